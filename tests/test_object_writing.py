@@ -488,11 +488,8 @@ def write(server: ObjectServer, size: int, keep: bool = False) -> None:
 
 
 FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), not_done, late(0.3)]
-DONE = [
-    lost,
-    reset_after(0),
-    reset_after(20),
-]  # what is asked for is done, but the answer does not arrive, or not all of it
+# What is asked for is done, but the answer does not arrive, or not all of it.
+DONE = [lost, reset_after(0), reset_after(20)]
 FAULTS += DONE
 FAULTS[3] = lambda request, answer: answer.__dict__.update(status=400, body=b"<Error><Code>BadDigest</Code></Error>")
 

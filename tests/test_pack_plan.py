@@ -219,6 +219,24 @@ def test_heavy_files_do_not_blur_the_places_between_small_ones() -> None:
     assert max(size for size in sizes if size < 10**12) <= 260_000
 
 
+@pytest.mark.parametrize("largest", [1, 7, 1000, 20_000])
+def test_where_runs_end_does_not_change_the_parts(largest: int) -> None:
+    """It depends on how fast folders are listed."""
+    random = np.random.default_rng(3)
+    weights = random.integers(0, 5000, 20_000)
+    cuts, depths = (random.integers(0, 50, 20_000) > 0).astype(np.uint8), random.integers(0, 3, 20_000)
+    run = division.NamedRun(
+        lambda k: b"%05d" % k, WalkColumns(weights, weights, depths, weights.astype(np.uint64), cuts)
+    )
+    whole, pieces, begin = division.Division(3, places=300), division.Division(3, places=300), 0
+    whole.add(run)
+    while begin < len(weights):
+        stop = begin + int(random.integers(1, largest + 1))
+        pieces.add(run.part(begin, stop))
+        begin = stop
+    assert pieces.cut() == whole.cut()
+
+
 # ---------------------------------------------------------------- plans
 
 

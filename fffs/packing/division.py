@@ -18,7 +18,8 @@ from fffs.records.index import Int64Array
 
 PLACES: Final = 512
 """Places that are kept for each part. Twice as many are in memory, of about 300 bytes each."""
-SLICE: Final = 4096  # entries that are added at a time
+SLICE: Final = 4096
+"""Names after which places are thinned, if there are too many: not when a run ends, which depends on time."""
 TOLERANCE: Final = 0.009
 """How far a cut may lie from where it should be, as a share of a part: a part has two, so it differs by 1.8 %."""
 _ROUNDS: Final = 32
@@ -65,19 +66,25 @@ class Division:
         self._end = CutPlace(0, 0, b"")
         self._places = _Places()
         self._gap = 0  # a cut may be moved by so much
+        self._crossed = True  # whether the last name lies across a multiple of it
 
     def add_folder(self, path: bytes, weight: int, digest: int, is_first: bool) -> None:
         """Add a folder, whose content follows. is_first: it is the first name of its own folder."""
         end = self._end
         if not is_first:
             self._places.add(end._replace(path=path, depth=path.count(b"/")))
-            self._thin()
+        gap = max(self._gap, 1)
+        self._crossed = end.weight // gap != (end.weight + weight) // gap
         self._end = CutPlace(end.weight + weight, 0, b"", end.size, end.names + 1, end.digest + digest)
+        self._thin()
 
     def add(self, run: NamedRun) -> None:
         """Add names."""
-        for begin in range(0, len(run.columns.weights), SLICE):
-            self._add(run.part(begin, begin + SLICE))
+        begin, count = 0, len(run.columns.weights)
+        while begin < count:
+            stop = min(begin + SLICE - self._end.names % SLICE, count)
+            self._add(run.part(begin, stop))
+            begin = stop
 
     def _add(self, run: NamedRun) -> None:
         end, columns = self._end, run.columns
@@ -88,17 +95,17 @@ class Division:
         self._thin()
 
     def _chosen(self, before: Int64Array, cuts: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
-        """Return the names before which a cut may be: the first, folders, and those at a multiple of the gap.
+        """Return the names before which a cut may be: folders, and those at a multiple of the gap.
 
         before: what lies before each name and the end.
         """
+        steps = before // max(self._gap, 1)
+        crossed = steps[1:] != steps[:-1]
+        chosen = (cuts == 2) | crossed
+        chosen[0] |= self._crossed
+        self._crossed = bool(crossed[-1])
         if self._gap <= 1:
             return np.flatnonzero(cuts)
-        steps = before // self._gap
-        crossed = steps[1:] != steps[:-1]
-        chosen = cuts == 2
-        chosen[0] = True
-        chosen |= crossed
         chosen[1:] |= crossed[:-1]  # a name may be heavy: before and behind it
         return np.flatnonzero(chosen & (cuts != 0))
 
@@ -106,7 +113,7 @@ class Division:
         """If there are too many places, keep about half at most: those of the highest folders, with no gap larger than
         needed.
         """
-        if len(self._places) < 2 * self._most:
+        if self._end.names % SLICE or len(self._places) < 2 * self._most:
             return
         weights = np.array(self._places.weights, np.int64)
         depths = np.array(self._places.depths, np.int64)
