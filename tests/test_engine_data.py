@@ -76,6 +76,12 @@ def test_slices_have_every_file_once(pack: Path) -> None:
     assert [len(part.read().paths) for part in few] == [len(part) for part in few]
 
 
+def test_cuts_of_very_large_sources() -> None:
+    """The product of 100 TB and the number of slices is no integer of 64 bits."""
+    ends = np.arange(1, 1_000_001) * 10**8
+    assert {end - begin for begin, end in slices._cuts(ends, 500_000)} == {2}
+
+
 def test_cuts_of_any_sizes() -> None:
     numbers = random.Random(1)
     for _ in range(300):

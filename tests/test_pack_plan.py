@@ -692,6 +692,23 @@ def test_a_file_system_that_lets_everybody_write_says_so(
     assert os.listdir(tmp_path) == ["photos"]
 
 
+def test_a_target_that_appears_while_its_plan_is_made_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = os.mkdir
+
+    def and_the_target(path: str | bytes, mode: int = 0o777, **others: Any) -> None:
+        mkdir(path, mode, **others)
+        if not (tmp_path / "set").exists():
+            mkdir(tmp_path / "set")
+            (tmp_path / "set/file").touch()
+
+    monkeypatch.setattr(os, "mkdir", and_the_target)
+    with pytest.raises(UsageError, match="set: already exists"):
+        fffs.plan_pack(source, tmp_path / "set", 2)
+    assert sorted(os.listdir(tmp_path)) == ["photos", "set"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_another_users_plan_folder_is_refused(source: Path, in_public: Path) -> None:
     shutil.copytree(source, in_public / "photos")

@@ -42,6 +42,10 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class _OpenToOthersError(UsageError):
+    """Other users can write to the folder of a plan."""
+
+
 class PlanFolder(PlanPlace):
     """The folder of the plan for one target."""
 
@@ -95,7 +99,9 @@ class PlanFolder(PlanPlace):
         try:
             with reading(self.path):
                 if not is_private(fd):
-                    raise UsageError(f"{self.path}: other users can write to it; remove it, or choose another target")
+                    raise _OpenToOthersError(
+                        f"{self.path}: other users can write to it; remove it, or choose another target"
+                    )
             yield _OpenFolder(fd, self)
         finally:
             close(fd)
@@ -109,11 +115,12 @@ class PlanFolder(PlanPlace):
         try:
             with self._opened(force=is_new) as folder:  # the umask may remove the owner's permissions
                 yield folder
-        except UsageError:
-            if not is_new:
+        except UsageError as error:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.path)
+            if not is_new or not isinstance(error, _OpenToOthersError):
                 raise
-            with contextlib.suppress(OSError):
-                os.rmdir(self.path)
             raise UsageError(
                 f"{self.target}: its file system lets other users write to every folder; mount it so that modes or a "
                 "umask keep them out, or choose another target"

@@ -136,7 +136,7 @@ def whole_of(fo: PathLike | Sequence[PathLike], *, check_data: bool = True, form
 def _cuts(ends: Int64Array, count: int) -> list[tuple[int, int]]:
     """Return the beginning and end of at most ``count`` slices, none of them empty."""
     count = min(max(count, 1), len(ends))
-    wanted = ends[-1] * np.arange(1, count) / count
+    wanted = float(ends[-1]) * np.arange(1, count) / count  # a product of integers of 64 bits would overflow
     cuts = np.concatenate([[0], np.searchsorted(ends, wanted) + 1, [len(ends)]])
     # Where files are larger than a slice, or empty, cuts coincide; each slice then has one file at least.
     cuts = np.minimum(cuts, len(ends) - np.arange(count, -1, -1))
