@@ -233,6 +233,29 @@ def test_a_loader_whose_persistent_worker_was_killed_resumes(path: Path, tmp_pat
     assert plain(loader) == epochs[2]
 
 
+def test_an_interrupt_while_persistent_workers_begin_an_epoch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their answers to the interrupted attempt are not taken for those to the next one."""
+
+    def make() -> DataLoader:
+        torch.manual_seed(1)
+        return DataLoader(Tagged(path), 4, shuffle=True, num_workers=2, persistent_workers=True)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    other = make()
+    epochs = [plain(other) for _ in range(3)]
+    loader = make()
+    assert plain(loader) == epochs[0]
+    state = saved(loader.state_dict())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(loader._iterator), "_get_data", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    loader.load_state_dict(state)
+    assert [plain(loader), plain(loader)] == epochs[1:]
+
+
 SAMPLERS = {
     "sequential": lambda: SequentialSampler(range(N)),
     "random": lambda: RandomSampler(range(N)),

@@ -157,8 +157,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """
         iterator: Any = self._iterator
         if iterator is not None and any(worker.exitcode is not None for worker in iterator._workers):
+            self._end_workers()
+
+    def _end_workers(self) -> None:
+        """End the persistent workers, if there are any."""
+        iterator: Any = self._iterator
+        self._iterator = None
+        if iterator is not None:
             iterator._shutdown_workers()
-            self._iterator = None
 
     @property
     def _has_workers(self) -> bool:
@@ -167,12 +173,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _start(self) -> Any:
         """Make torch's iterator, which draws the seed of its workers from the order's ``seed_source``."""
-        if self._order is None:
-            return self._make_iterator()
         users = self.generator
-        self.generator = self._order.seed_source(torch_draws=not self._has_workers)
+        if self._order is not None:
+            self.generator = self._order.seed_source(torch_draws=not self._has_workers)
         try:
             return self._make_iterator()
+        except BaseException:
+            # An interrupt or a timeout while they begin an epoch: torch would take their answers to this attempt for
+            # those to the next one, and then batches of this for batches of that.
+            self._end_workers()
+            raise
         finally:
             self.generator = users
 
@@ -314,7 +324,10 @@ class _Batches:
             # it is collected in a process forked meanwhile, it prints an error.
             del self
             failure = failure.with_traceback(None)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # which has this frame in its traceback
 
     def _begun(self) -> int:
         """Return how many batches torch's iterator has begun to load, or with workers, has received from them."""
