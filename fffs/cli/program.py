@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import signal
@@ -16,7 +17,7 @@ from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
 from fffs.cli.progress import ReadingBar
-from fffs.errors import Exit, FffsError, ReadError, UsageError
+from fffs.errors import Exit, FffsError, ReadError, UsageError, WriteError
 
 
 def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
@@ -105,6 +106,8 @@ def main(imported: Callable[[], object] = lambda: None) -> None:
         code = Exit.INTERRUPTED
     finally:
         _end_at_interrupt()
+        with contextlib.suppress(WriteError):  # of what a failed command left in the buffer
+            put(b"", flush=True)
     sys.exit(code)
 
 
