@@ -116,10 +116,11 @@ class PlanFolder(PlanPlace):
             with self._opened(force=is_new) as folder:  # the umask may remove the owner's permissions
                 yield folder
         except UsageError as error:
-            if is_new:
-                with contextlib.suppress(OSError):
-                    os.rmdir(self.path)
-            if not is_new or not isinstance(error, _OpenToOthersError):
+            if not is_new:
+                raise
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
+            if not isinstance(error, _OpenToOthersError):
                 raise
             raise UsageError(
                 f"{self.target}: its file system lets other users write to every folder; mount it so that modes or a "

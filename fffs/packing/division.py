@@ -101,11 +101,11 @@ class Division:
         """
         steps = before // max(self._gap, 1)
         crossed = steps[1:] != steps[:-1]
-        chosen = (cuts == 2) | crossed
-        chosen[0] |= self._crossed
-        self._crossed = bool(crossed[-1])
+        before_first, self._crossed = self._crossed, bool(crossed[-1])
         if self._gap <= 1:
             return np.flatnonzero(cuts)
+        chosen = (cuts == 2) | crossed
+        chosen[0] |= before_first
         chosen[1:] |= crossed[:-1]  # a name may be heavy: before and behind it
         return np.flatnonzero(chosen & (cuts != 0))
 

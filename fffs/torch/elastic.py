@@ -116,8 +116,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
             seed: of the order; the same on all ranks.
             drop_last: leave out the samples at the end of an epoch that do not fill the batches of all ranks.
             rank, ranks: the number of this rank, from 0, and how many there are. Default: as in torch.distributed, or
-                as torchrun says in the environment, or 0 and 1. A process group that
-                says something else when an iterator begins is an error.
+                as torchrun says in the environment, or 0 and 1. A process group that says something else when an
+                iterator begins is an error.
             locality: each rank gets mostly the same samples in each epoch, so that the cache of its node has them. Only
                 the division of a step among the ranks changes, not the order. Each rank then computes the samples of
                 all ranks.
@@ -167,7 +167,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Raises UsageError: torch.distributed says another rank than when this was made, and none was given."""
-        found = None if self._told else _ranks_of_group()
+        found = None if self._told else ranks_of_group()
         if found and found != (self.rank, self.ranks):
             raise UsageError(
                 f"it was made for rank {self.rank} of {self.ranks}, but this is rank {found[0]} of {found[1]}: "
@@ -245,7 +245,7 @@ def _ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
     if (rank is None) != (ranks is None):
         raise UsageError("rank and ranks belong together: give both, or neither")
     if rank is None or ranks is None:
-        if found := _ranks_of_group():
+        if found := ranks_of_group():
             return found
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     rank, ranks = operator.index(rank), operator.index(ranks)
@@ -254,7 +254,7 @@ def _ranks(rank: int | None, ranks: int | None) -> tuple[int, int]:
     return rank, ranks
 
 
-def _ranks_of_group() -> tuple[int, int] | None:
+def ranks_of_group() -> tuple[int, int] | None:
     """Return the rank and the number of ranks in torch.distributed, or None while it has no process group."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

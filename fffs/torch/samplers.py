@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -23,7 +22,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from fffs.torch.elastic import ElasticBatchSampler
+from fffs.torch.elastic import ElasticBatchSampler, ranks_of_group
 from fffs.torch.generators import Source
 
 LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
@@ -121,8 +120,8 @@ class Samplers:
 
     def _ranks_now(self) -> dict[str, int]:
         """Return the rank, and the number of ranks, in torch.distributed. After that has ended, they are the last."""
-        if distributed.is_available() and distributed.is_initialized():
-            self._ranks = {"rank": distributed.get_rank(), "world size": distributed.get_world_size()}
+        if found := ranks_of_group():
+            self._ranks = {"rank": found[0], "world size": found[1]}
         return self._ranks
 
     @property

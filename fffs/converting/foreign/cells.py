@@ -41,9 +41,12 @@ def is_embedded_file(kind: Any) -> bool:
 
 def has_nested_bytes(kind: Any) -> bool:
     """Return whether bytes are somewhere in a nested type, so that JSON cannot hold its cells."""
-    if _is_plain_binary(kind):
-        return True
-    return any(has_nested_bytes(kind.field(k).type) for k in range(getattr(kind, "num_fields", 0)))
+    return _is_within(kind, _is_plain_binary)
+
+
+def _is_within(kind: Any, is_one: Callable[[Any], bool]) -> bool:
+    """Return whether a type, or one that is nested in it, is one."""
+    return is_one(kind) or any(_is_within(kind.field(k).type, is_one) for k in range(getattr(kind, "num_fields", 0)))
 
 
 def _is_plain_binary(kind: Any) -> bool:
@@ -75,7 +78,7 @@ def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
         return lambda cell: _embedded(cell, fail)
     if holds_bytes(kind):
         return lambda cell: memoryview(cell.as_buffer())
-    if _has_nanoseconds(kind):
+    if _is_within(kind, _is_nanoseconds):  # without pandas, pyarrow makes no objects of Python of them
         return lambda cell: _json(_value(cell))
     return lambda cell: _json(cell.as_py())
 
@@ -83,13 +86,6 @@ def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
 def _is_nanoseconds(kind: Any) -> bool:
     types = _types()
     return bool((types.is_time(kind) or types.is_timestamp(kind) or types.is_duration(kind)) and kind.unit == "ns")
-
-
-def _has_nanoseconds(kind: Any) -> bool:
-    """Return whether times of nanoseconds are in a type. Without pandas, pyarrow makes no objects of Python of them."""
-    if _is_nanoseconds(kind):
-        return True
-    return any(_has_nanoseconds(kind.field(k).type) for k in range(getattr(kind, "num_fields", 0)))
 
 
 def _value(cell: Any) -> Any:
