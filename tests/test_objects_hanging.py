@@ -169,13 +169,24 @@ def test_so_does_damage_of_a_cache_in_memory(
         find_damage(server, url, contents, mounts, disk / "cache")
 
 
-def find_damage(server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path) -> None:
+def read_mount(url: str, contents: dict[str, bytes], mounts: Mounts) -> Path:
+    """Mount an object, and read all of it."""
     point = mounts(cast(Any, url))
     assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    return point
+
+
+def damage(cache: Path, at: int) -> None:
+    """Change bytes of the only object in the cache."""
     [data] = cache.glob("*.data")
     with data.open("r+b") as file:
-        file.seek(server.objects["/p.ffr"].index(contents["005"]) + 10_000)
+        file.seek(at)
         file.write(b"damaged")
+
+
+def find_damage(server: ObjectServer, url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path) -> None:
+    point = read_mount(url, contents, mounts)
+    damage(cache, server.objects["/p.ffr"].index(contents["005"]) + 10_000)
     [result] = cache_upkeep.verify_cached(cache_settings())
     assert result.damaged == 1
     forget_pages(point)
@@ -186,8 +197,7 @@ def find_damage(server: ObjectServer, url: str, contents: dict[str, bytes], moun
 def test_a_cache_whose_disk_loses_everything_under_a_mount(
     url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
 ) -> None:
-    point = mounts(cast(Any, url))
-    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    point = read_mount(url, contents, mounts)
     [data] = cache.glob("*.data")
     os.truncate(data, 5000)
     forget_pages(point)
@@ -199,8 +209,7 @@ def test_a_cache_whose_end_is_lost_under_a_mount(
     url: str, contents: dict[str, bytes], mounts: Mounts, cache: Path
 ) -> None:
     """What is fetched again does not become the end of a hole, which would be taken for what was verified."""
-    point = mounts(cast(Any, url))
-    assert {path.name: path.read_bytes() for path in point.iterdir()} == contents
+    point = read_mount(url, contents, mounts)
     [data] = cache.glob("*.data")
     os.truncate(data, 5000)
     forget_pages(point)
@@ -217,10 +226,7 @@ def test_a_damaged_block_of_a_large_record_without_checksums_of_blocks(
     url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
     with fffs.FileReader(url) as reader:
         assert bytes(reader.read_one(0)) == content
-    [data] = cache.glob("*.data")
-    with data.open("r+b") as file:
-        file.seek(2 << 20)
-        file.write(b"damaged")
+    damage(cache, 2 << 20)
     [path] = mounts(cast(Any, url)).iterdir()
     assert path.read_bytes() == content
 
@@ -235,10 +241,7 @@ def test_damage_of_a_large_record_that_a_mount_with_a_full_cache_finds(
     url: Any = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
     [path] = mounts(url).iterdir()
     assert path.read_bytes() == content
-    [data] = cache.glob("*.data")
-    with data.open("r+b") as file:
-        file.seek(2 << 20)
-        file.write(b"damaged")
+    damage(cache, 2 << 20)
     [other] = mounts(url, cache_size="4K").iterdir()
     assert other.read_bytes() == content
     forget_pages(path.parent)
