@@ -21,9 +21,13 @@ _PROBLEMS = {
 }
 
 
+def _msgpack() -> Any:
+    return library("msgpack", "each of the types array, msgpack and tree")
+
+
 def pack(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """Pack a structure. default: converts objects that msgpack does not support."""
-    packed: bytes = library("msgpack", "each of the types array, msgpack and tree").packb(value, default=default)
+    packed: bytes = _msgpack().packb(value, default=default)
     return packed
 
 
@@ -34,7 +38,7 @@ def unpack(blob: bytes, list_hook: Callable[[list[Any]], Any] | None = None) -> 
         ValueError: not msgpack, data follows it, keys are neither str nor bytes, or it is nested too deeply.
 
     """
-    msgpack = library("msgpack", "each of the types array, msgpack and tree")
+    msgpack = _msgpack()
     check(blob)
     try:
         return msgpack.unpackb(blob, list_hook=list_hook)

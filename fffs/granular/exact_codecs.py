@@ -39,15 +39,17 @@ def path_of(path: Any) -> str:
     return os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
 
 
+def _mediapy() -> Any:
+    return library("mediapy", "each of the types mp4 and webm")
+
+
 def _encode_video(codec: str, value: Any) -> bytes:
-    blob: bytes = library("mediapy", "each of the types mp4 and webm").compress_video(value, fps=20, codec=codec)
+    blob: bytes = _mediapy().compress_video(value, fps=20, codec=codec)
     return blob
 
 
 def _decode_video(blob: bytes) -> Any:
-    return np.asarray(
-        library("mediapy", "each of the types mp4 and webm").decompress_video(blob)
-    )  # not its own kind of array
+    return np.asarray(_mediapy().decompress_video(blob))  # not its own kind of array
 
 
 encoders: dict[str, Codec] = {
