@@ -72,13 +72,18 @@ class ObjectServer:
     writing: dict[str, list[Fault]] = field(default_factory=dict)  # by kind, used up one by one
     uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)  # id -> path, parts
     begun: int = 0
-    conditions: bool = True  # whether If-None-Match is known
+    conditions: bool | None = True  # whether If-None-Match is known; None: it is ignored
+    encrypted: bool = False  # whether ETags are other digests than the MD5
     etags: dict[str, str] = field(default_factory=dict)  # of objects that were written in parts
     closes_early: bool = False  # connections are closed before the body of a request is read
     connections: int = 0
     sockets: list[socket.socket] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def etag_of(self, data: bytes) -> str:
+        """Return the ETag of an object that was put."""
+        return etag_of(b"encrypted" + data if self.encrypted else data)
 
     def put(self, name: str, data: bytes) -> str:
         """Store an object, and return its URL."""
@@ -102,17 +107,17 @@ class ObjectServer:
             dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True)),
         )
         kind, there = request.kind, self.objects.get(path)
-        if "If-None-Match" in request.headers and not self.conditions:
+        if "If-None-Match" in request.headers and self.conditions is False:
             return Answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
         if kind == "look":
-            headers = {} if there is None else {"ETag": self.etags.get(path, etag_of(there))}
+            headers = {} if there is None else {"ETag": self.etags.get(path, self.etag_of(there))}
             headers |= {"Content-Length": str(len(there or b"")), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
             return Answer(404 if there is None else 200, headers, b"")
-        if kind in ("put", "complete") and "If-None-Match" in request.headers and there is not None:
+        if kind in ("put", "complete") and "If-None-Match" in request.headers and there is not None and self.conditions:
             return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
         if kind == "put":
             self.objects[path] = request.body
-            return Answer(200, {"ETag": etag_of(request.body)}, b"")
+            return Answer(200, {"ETag": self.etag_of(request.body)}, b"")
         if kind == "begin":
             self.begun += 1
             self.uploads[f"id{self.begun}"] = path, {}
@@ -139,7 +144,7 @@ class ObjectServer:
             data = self.objects.get(urllib.parse.unquote(request.path.partition("?")[0]))
         if data is None:
             return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
-        headers = {"ETag": etag_of(data), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
+        headers = {"ETag": self.etag_of(data), "Last-Modified": "Tue, 24 Nov 2026 00:00:00 GMT"}
         if request.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
             return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
         if request.start >= len(data):

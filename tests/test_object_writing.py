@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client, parse_url, part_sender
-from object_server import Answer, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
+from object_server import Answer, Fault, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
 import fffs
@@ -479,19 +479,24 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectSe
         object_client._owner.end()
 
 
-def write(server: ObjectServer, size: int, keep: bool = False) -> None:
+def write(server: ObjectServer, size: int, keep: bool = False, byte: bytes = b"\0") -> None:
     with fffs.FileWriter("s3://b/x.ffr", 2) as writer:
         if keep:
             writer.keep_existing()
-        writer.write_one(bytes(size))
+        writer.write_one(byte * size)
         writer.write_one(b"2")
+
+
+def refusal(code: int, name: str) -> Fault:
+    body = f"<Error><Code>{name}</Code><Message>Not now</Message></Error>".encode()
+    return lambda _, answer: answer.__dict__.update(status=code, body=body)
 
 
 FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), not_done, late(0.3)]
 # What is asked for is done, but the answer does not arrive, or not all of it.
 DONE = [lost, reset_after(0), reset_after(20)]
 FAULTS += DONE
-FAULTS[3] = lambda request, answer: answer.__dict__.update(status=400, body=b"<Error><Code>BadDigest</Code></Error>")
+FAULTS[3] = refusal(400, "BadDigest")
 
 
 @pytest.mark.parametrize("fault", range(len(FAULTS)))
@@ -628,12 +633,15 @@ def test_a_second_interrupt_changes_no_other_file(
     sender.abort()
 
 
+@pytest.mark.parametrize("conditions", [False, None])
 @pytest.mark.parametrize("size", [1, 9 * MIB])
-def test_a_store_without_conditions(server: ObjectServer, size: int) -> None:
-    server.conditions = False
+def test_a_store_without_conditions(server: ObjectServer, size: int, conditions: bool | None) -> None:
+    server.conditions = conditions
     write(server, size, keep=True)
+    data = server.objects["/b/x.ffr"]
     with pytest.raises(WriteError, match="another process made it meanwhile"):
-        write(server, size, keep=True)
+        write(server, size, keep=True, byte=b"y")
+    assert server.objects["/b/x.ffr"] == data
     assert server.uploads == {}
 
 
@@ -652,6 +660,32 @@ def test_a_lost_answer_to_the_last_request_is_not_another_writer(server: ObjectS
     server.writing["complete"] = server.writing["put"] = [lost]
     write(server, size, keep=True)
     assert len(server.objects["/b/x.ffr"]) > size
+
+
+def test_a_lost_answer_about_an_encrypted_object_is_not_another_writer(server: ObjectServer) -> None:
+    server.encrypted = True
+    server.writing["put"] = [lost]
+    write(server, 5, keep=True)
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(server, 5, keep=True, byte=b"y")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
+def test_a_request_that_meets_another_one_is_repeated(server: ObjectServer, code: str, size: int, keep: bool) -> None:
+    conflict = refusal(409, code)
+    server.writing["complete"] = server.writing["put"] = [conflict, conflict]
+    write(server, size, keep=keep)
+    assert len(server.objects["/b/x.ffr"]) > size
+
+
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_a_conflict_without_another_object_is_shown_as_it_is(server: ObjectServer, size: int) -> None:
+    server.writing["complete"] = server.writing["put"] = [refusal(409, "Strange")]
+    with pytest.raises(WriteError, match="409: Strange: Not now"):
+        write(server, size, keep=True)
+    assert server.uploads == {}
 
 
 def test_keys_of_a_role_are_used_by_obstore(

@@ -20,7 +20,7 @@ from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
 from fffs.objects.locations import has_objects
 from fffs.objects.names import parse_url
-from fffs.objects.new_object import NewObject
+from fffs.objects.new_object import NewObject, object_exists
 from fffs.objects.small import delete_folder, delete_objects, put_object, read_object
 
 _LEASE: Final = f"{UNFINISHED}-driver"
@@ -43,7 +43,9 @@ class PlanObjects(PlanPlace):
         """See ``PlanPlace``."""
         names = self.names()
         others = sorted(names.keys() - {UNFINISHED, _LEASE})
-        if MANIFEST in names or (others and UNFINISHED not in names):
+        if UNFINISHED in names or not others:
+            others = [MANIFEST] if self.is_in_place() else []
+        if others:
             raise UsageError(
                 f"{self.folder.name}: already exists and is not empty (it has {others[0]}); name another folder"
             )
@@ -57,8 +59,8 @@ class PlanObjects(PlanPlace):
         return names
 
     def is_in_place(self) -> bool:
-        """See ``PlanPlace``."""
-        return MANIFEST in self.names()
+        """See ``PlanPlace``. The object itself is asked for: a wrong list must not let a set be written to."""
+        return object_exists(f"{self.target}/{MANIFEST}")
 
     def part(self, name: str, mark: str = "") -> str:
         """See ``PlanPlace``."""

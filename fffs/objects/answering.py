@@ -14,17 +14,15 @@ from typing import Any, Final
 
 from fffs.errors import AccessError, UsageError
 from fffs.objects.protocol import Message
+from fffs.objects.s3_list import PAGE, Entry, list_pages, milliseconds, quoted
+from fffs.objects.s3_requests import S3Requests
 from fffs.objects.stores import StoreSettings, sign_url, take_environment, time_of
 from fffs.objects.uploads import Uploads
 
-PAGE: Final = 1000
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_LISTINGS: Final = 64
 # obstore renews temporary credentials five minutes before their end; a URL that is signed with them ends with them.
 _TEMPORARY: Final = timedelta(minutes=5)
-
-Entry = tuple[str, int, str, int]
-"""Key, size, ETag, and time of modification in nanoseconds since 1970."""
 
 
 class Answerer:
@@ -124,7 +122,7 @@ class Answerer:
         if request.get("end"):
             return {}
         if pages is None:
-            pages = self._pages(self._store(scheme, bucket), key, after, bool(request.get("delimiter")))
+            pages = self._pages(scheme, bucket, key, after, bool(request.get("delimiter")))
         page = next(pages, None)
         if page is None:
             return {"entries": [], "listing": None}
@@ -134,30 +132,33 @@ class Answerer:
                 self._listings.popitem(last=False)
         return {"entries": page, "listing": number}
 
-    def _pages(self, store: Any, key: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
-        """Yield the pages of a listing of a folder."""
-        obstore = importlib.import_module("obstore")
-        folder = key.rstrip("/")
-        if delimiter:
-            found = obstore.list_with_delimiter(store, folder or None)
-            entries = [entry_of(item) for item in found["objects"]]
-            entries += [(f"{name}/", 0, "", 0) for name in found["common_prefixes"]]
-            entries = sorted(entry for entry in entries if after is None or entry[0] > after)
-            pages: Any = (entries[start : start + PAGE] for start in range(0, len(entries), PAGE))
-        else:
-            stream = obstore.list(store, folder or None, offset=after, chunk_size=PAGE)
-            pages = ([entry_of(item) for item in page] for page in stream)
-        for page in _without_markers(pages):
-            yield [entry for entry in page if not folder or entry[0].startswith(f"{folder}/")]
+    def _pages(self, scheme: str, bucket: str, key: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
+        """Return the pages of a listing of a folder."""
+        store, folder = self._store(scheme, bucket), key.rstrip("/")
+        if scheme == "s3" and (requests := S3Requests(self._settings, bucket)).are_possible:
+            return _without_markers(list_pages(requests, f"{folder}/" if folder else "", after, delimiter))
+        return _pages_of_obstore(store, folder, after, delimiter)
+
+
+def _pages_of_obstore(store: Any, folder: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
+    """Yield the pages of a listing of Google's and Azure's stores, and of S3 with the keys of a role."""
+    obstore = importlib.import_module("obstore")
+    if delimiter:
+        found = obstore.list_with_delimiter(store, folder or None)
+        entries = [entry_of(item) for item in found["objects"]]
+        entries += [(f"{name}/", 0, "", 0) for name in found["common_prefixes"]]
+        entries = sorted(entry for entry in entries if after is None or entry[0] > after)
+        pages: Any = (entries[start : start + PAGE] for start in range(0, len(entries), PAGE))
+    else:
+        stream = obstore.list(store, folder or None, offset=after, chunk_size=PAGE)
+        pages = ([entry_of(item) for item in page] for page in stream)
+    for page in _without_markers(pages):
+        yield [entry for entry in page if not folder or entry[0].startswith(f"{folder}/")]
 
 
 def entry_of(item: Any) -> Entry:
-    """Return the entry of an object that obstore lists. The ETag is that of answers, where it has quotes: listings of
-    Azure have none.
-    """
-    modified, etag = item["last_modified"], item["e_tag"] or ""
-    etag = f'"{etag}"' if etag and not etag.endswith('"') else etag
-    return item["path"], int(item["size"]), etag, int(modified.timestamp() * 1000) * 1_000_000
+    """Return the entry of an object that obstore lists."""
+    return item["path"], int(item["size"]), quoted(item["e_tag"] or ""), milliseconds(item["last_modified"])
 
 
 def _half(seconds: float, ends: datetime | None) -> float:
@@ -182,9 +183,9 @@ def _exact(url: str, key: str) -> str:
 
 
 def _without_markers(pages: Iterable[list[Entry]]) -> Iterator[list[Entry]]:
-    """Leave out empty objects that some programs store for each folder, with a slash at the end of the key.
+    """Leave out empty objects that some programs store for each folder.
 
-    obstore takes off that slash. What is in the folder then follows its marker.
+    The key of most ends in a slash, which obstore takes off. What is in the folder then follows its marker.
     """
     held: Entry | None = None
     for page in pages:

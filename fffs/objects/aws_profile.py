@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Final
@@ -46,6 +47,15 @@ def read_profile(environment: Mapping[str, str]) -> dict[str, str]:
     if found[1] and "aws_access_key_id" in found[1] and "aws_session_token" not in found[1]:
         merged.pop("aws_session_token", None)  # that of other keys
     return merged
+
+
+def certificates_file(environment: Mapping[str, str]) -> str | None:
+    """Return the file of certificates that the environment or the profile in use names, or None."""
+    if named := environment.get("AWS_CA_BUNDLE"):
+        return named
+    with contextlib.suppress(UsageError):  # who asks a store of S3 is told of a wrong profile where the store is made
+        return read_profile(environment).get("ca_bundle")
+    return None
 
 
 def is_indirect(settings: Mapping[str, str]) -> bool:

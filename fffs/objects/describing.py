@@ -43,6 +43,7 @@ _REASONS: Final = (
     ),
     (re.compile(r"\bkind: Connect\b"), errno.EIO, "cannot connect to {}"),
 )
+_NO_ANSWER: Final = {errno.ECONNREFUSED: "nothing answers at {}", errno.ETIMEDOUT: "{} does not answer in time"}
 
 
 class ObjectExistsError(Exception):
@@ -66,6 +67,10 @@ def describe(error: BaseException, scheme: str, secrets: list[str]) -> Message:
         if status is None:
             number, reason = next(((n, r) for p, n, r in _REASONS if p.search(debug)), (number, text))
             text = reason.replace("{}", request[1].replace("REDACTED", "the service for tokens"))
+    elif isinstance(error, OSError) and error.strerror:  # NotSentError
+        kind, number, text = "read", error.errno or number, error.strerror
+        place = text.partition(": ")[0]
+        text = _NO_ANSWER.get(number, text).replace("{}", place)
     message = redact(text, secrets) or type(error).__name__
     if kind == "access":
         if any(place in said for place in _ROLE):

@@ -16,7 +16,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from errno import EEXIST
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from fffs.base.descriptors import above_standard, memory_file
 from fffs.base.paths import PathLike
@@ -31,6 +33,7 @@ from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName, is_url, parse_url, require_object
 from fffs.objects.part_sender import PartSender, digest, refusal
 from fffs.objects.part_sizes import SMALLEST, PartSizes, WrittenRanges
+from fffs.objects.remote import RemoteFile
 from fffs.objects.transfer import deadline
 from fffs.objects.unfinished import abort_left_uploads
 
@@ -161,33 +164,51 @@ class NewObject(Discarding):
             self._put_rest(size, new)
 
     def _put_whole(self, size: int, new: bool) -> None:
-        """Send an object in one request."""
+        """Send an object in one request. Raises FileExistsError if it was to be new; and as ``refusal``."""
         self._examine()
+        with mapped(self.fd, 0, size) as data:
+            if new and self._has(data) is False:  # some stores ignore the condition
+                raise FileExistsError
+            reply = self._put(data, new)
+            if reply.status == 501 and new:  # the store has no conditions
+                if self._has(data) is False:
+                    raise FileExistsError
+                reply = self._put(data, False)
+            if reply.status in (409, 412) and new:
+                has = self._has(data)
+                if has:  # the answer to an earlier request was lost
+                    return
+                if has is False or reply.status == 412:
+                    raise FileExistsError
+        if not reply.is_good:
+            raise refusal(self._target, reply)
+
+    def _put(self, data: Any, new: bool) -> Any:
+        """Return the answer to a request with all bytes. new: only if there is no object. Raises WriteError."""
         sending = importlib.import_module("fffs.objects.sending")
         sender = sending.Sender()
+        headers = {"Content-MD5": digest(data), "Content-Type": "application/octet-stream"}
+        headers |= {"If-None-Match": "*"} if new else {}
         try:
-            with mapped(self.fd, 0, size) as data:
-                headers = {"Content-MD5": digest(data), "Content-Type": "application/octet-stream"}
-                headers |= {"If-None-Match": "*"} if new else {}
-                url = lambda: str(ask_upload(self._target, "url")["url"])  # noqa: E731
-                reply = sender.send("PUT", url, data, headers, deadline())
-                if reply.status == 501 and new:  # the store has no conditions
-                    if ask_upload(self._target, "look")["exists"]:
-                        raise FileExistsError
-                    del headers["If-None-Match"]
-                    reply = sender.send("PUT", url, data, headers, deadline())
-                tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            return sender.send("PUT", lambda: str(ask_upload(self._target, "url")["url"]), data, headers, deadline())
         except sending.NotSentError as error:
             raise WriteError(error.errno, self.path, str(error.strerror)) from None
         finally:
             sender.close()
-        if reply.status in (409, 412) and new:
-            # The answer to an earlier request may have been lost.
-            if str(ask_upload(self._target, "look")["etag"]).strip('"') == tag:
-                return
-            raise FileExistsError
-        if not reply.is_good:
-            raise refusal(self._target, reply)
+
+    def _has(self, data: Any) -> bool | None:
+        """Whether the object has these bytes; None: there is none. Its ETag need not be an MD5, if it is encrypted."""
+        looked = ask_upload(self._target, "look")
+        if not looked["exists"]:
+            return None
+        if str(looked["etag"]).strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
+            return True
+        with RemoteFile.open(self._target.url) as file:
+            if file.size != len(data):
+                return False
+            there = np.empty(file.size, np.uint8)
+            file.read_at(0, there)
+            return there.tobytes() == bytes(data)
 
     def _put_rest(self, size: int, new: bool) -> None:
         """Send the parts that nothing said to be complete, such as the last one, and make the object of all."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fffs.objects.aws_profile import certificates_file
 from fffs.objects.names import is_true
 from fffs.objects.redacting import redact, secrets_of
 
@@ -27,7 +28,13 @@ _PATIENCE: Final = 30.0  # seconds without progress
 _LATEST: Final = 5.0  # seconds between two attempts, at most
 _LONGEST: Final = 1 << 20  # bytes of an answer that are read
 _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-_CODES: Final = (b"<Code>RequestTimeout<", b"<Code>BadDigest<", b"<Code>IncompleteBody<", b"<Code>InternalError<")
+_CODES: Final = tuple(
+    b"<Code>%b<" % code
+    for code in (
+        *(b"RequestTimeout", b"BadDigest", b"IncompleteBody", b"InternalError"),
+        *(b"ConditionalRequestConflict", b"OperationAborted"),  # of status 409: another request is in progress
+    )
+)
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d+)")
 """What http.client says if a proxy does not connect it with a server."""
 
@@ -82,6 +89,7 @@ class Sender:
         body: Any = b"",
         headers: Mapping[str, str] | None = None,
         deadline: float = 60.0,
+        longest: int = _LONGEST,
     ) -> Reply:
         """Send a request until the server takes or refuses it, or for about ``deadline`` seconds of failures.
 
@@ -91,6 +99,7 @@ class Sender:
             body: any contiguous bytes.
             headers: further headers.
             deadline: seconds.
+            longest: bytes of the answer that are read.
 
         Returns:
             The last answer, whatever its status.
@@ -107,7 +116,7 @@ class Sender:
             if self._cancelled.is_set():
                 raise CancelledError
             try:
-                reply = self._try(method, url, memoryview(body).cast("B"), headers or {})
+                reply = self._try(method, url, memoryview(body).cast("B"), headers or {}, longest)
                 if not reply.is_worth_another:
                     return reply
             except ProxyError:
@@ -139,7 +148,7 @@ class Sender:
             self._connection.close()
             self._connection = None
 
-    def _try(self, method: str, url: str, body: memoryview, headers: Mapping[str, str]) -> Reply:
+    def _try(self, method: str, url: str, body: memoryview, headers: Mapping[str, str], longest: int) -> Reply:
         parts = urllib.parse.urlsplit(url)
         place = f"{parts.scheme}://{parts.netloc}"
         try:
@@ -155,8 +164,8 @@ class Sender:
                 method, target, pieces, {"Content-Length": str(len(body)), "User-Agent": "fffs", **headers}
             )
             answer = self._connection.getresponse()
-            data = answer.read(_LONGEST)
-            if answer.length and len(data) < _LONGEST:  # read(amount) does not tell
+            data = answer.read(longest)
+            if answer.length and len(data) < longest:  # read(amount) does not tell
                 raise http.client.IncompleteRead(data, answer.length)
             if not answer.isclosed():
                 self.close()
@@ -209,7 +218,7 @@ def _with_context(kind: Any, place: str, secure: bool) -> http.client.HTTPConnec
     options: dict[str, Any] = {"timeout": _PATIENCE}
     if secure:
         options["context"] = ssl.create_default_context()  # SSL_CERT_FILE is taken into account
-        if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        if bundle := certificates_file(os.environ):
             options["context"].load_verify_locations(bundle)
     connection: http.client.HTTPConnection = kind(place, **options)
     return connection

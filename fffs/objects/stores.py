@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from fffs.errors import AccessError, UsageError
-from fffs.objects.aws_profile import INDIRECT, is_indirect, profile_name, read_profile
+from fffs.objects.aws_profile import INDIRECT, certificates_file, is_indirect, profile_name, read_profile
 from fffs.objects.azure_sas import sas_query
 from fffs.objects.names import check_endpoint, is_plain_allowed, is_true
 from fffs.objects.redacting import secrets_of
@@ -189,7 +189,7 @@ class StoreSettings:
         if endpoint:
             check_endpoint(endpoint, "the endpoint (AWS_ENDPOINT_URL)")
             options["allow_http"] = True
-        bundle = self._environment.get("AWS_CA_BUNDLE") or self.profile.get("ca_bundle")
+        bundle = certificates_file(self._environment)
         if bundle:
             try:
                 with open(bundle, "rb") as file:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from fffs.base.stopping import current_flag
 from fffs.errors import EngineError, UsageError
 from fffs.native import ffi, lib
+from fffs.objects.aws_profile import certificates_file
 from fffs.objects.names import is_true
 
 DEADLINE: Final = 60.0
@@ -239,18 +240,18 @@ def _checked(status: int) -> int:
 
 # ---------------------------------------------------------------- settings
 
-_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "AWS_CA_BUNDLE", "SSL_CERT_FILE")
+_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "SSL_CERT_FILE")
 _configured: tuple[str | None, ...] | None = None
 
 
 def _configure() -> None:
     """Pass the environment on, if it changed. Raises UsageError."""
     global _configured
-    values = tuple(os.environ.get(name) for name in _NAMES)
+    values = (*(os.environ.get(name) for name in _NAMES), certificates_file(os.environ))
     if values == _configured:
         return
-    deadline, connections, plain, *files = values
-    authorities = next((os.fsencode(file) for file in files if file), None)
+    deadline, connections, plain, usual, bundle = values
+    authorities = os.fsencode(bundle or usual or "") or None
     status = lib.fffs_http_configure(
         _number("FFFS_DEADLINE", deadline, DEADLINE, 1, 86400),
         int(_number("FFFS_CONNECTIONS", connections, CONNECTIONS, 1, lib.FFFS_HTTP_CONNECTIONS)),

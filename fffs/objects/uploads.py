@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import re
 import threading
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,18 +19,18 @@ from xml.sax.saxutils import escape, unescape
 from fffs.errors import AccessError, UsageError
 from fffs.objects.describing import ObjectExistsError
 from fffs.objects.protocol import Message
-from fffs.objects.sending import NotSentError, Reply, Sender
-from fffs.objects.sigv4 import Keys, sign_request
+from fffs.objects.s3_requests import DEADLINE, S3Requests
+from fffs.objects.sending import NotSentError
 from fffs.objects.stores import StoreSettings, time_of
 
 _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 _UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
 _KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
 _BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")
+_UPLOADS: Final = b"<ListMultipartUploadsResult"
 _COMPLETED: Final = b"CompleteMultipartUploadResult"
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 _XML: Final = {"Content-Type": "application/xml"}
-_DEADLINE: Final = 60.0  # seconds
 _GOODBYE: Final = 10.0  # seconds in which uploads are aborted when the owner is gone
 _CHUNK: Final = 64 << 20  # bytes of a part that obstore sends; 10,000 of them are more than half a TiB
 _WHOLE: Final = 64 << 20  # bytes that are sent in one request
@@ -42,13 +41,14 @@ class Uploads:
 
     def __init__(self, settings: StoreSettings, store: Any, scheme: str, bucket: str) -> None:
         self._settings, self._store, self._scheme, self._bucket = settings, store, scheme, bucket
+        self._requests = S3Requests(settings, bucket)
         self._lock = threading.Condition()
         self._unfinished: dict[str, str] = {}  # id -> key
         self._beginning = 0
 
     def answer(self, request: Message) -> Message:
         """Return the answer to a request. Raises what went wrong."""
-        action, key, deadline = request["action"], request["key"], float(request.get("deadline", _DEADLINE))
+        action, key, deadline = request["action"], request["key"], float(request.get("deadline", DEADLINE))
         if action == "place":
             return {"place": self._place(key)}
         if action == "look":
@@ -60,7 +60,7 @@ class Uploads:
         if action == "begin":
             return self._begin(key, deadline)
         if action == "url":  # for a part, or for a whole object
-            return {"url": self._sign("PUT", key, self._named(request))}
+            return {"url": self._requests.sign("PUT", key, self._named(request))}
         if action == "complete":
             return self._complete(key, request["upload"], request["etags"], request["new"], deadline)
         if action == "delete":
@@ -94,7 +94,7 @@ class Uploads:
         return {
             "exists": found is not None,
             "etag": (found or {}).get("e_tag") or "",
-            "parts": self._scheme == "s3" and (self._settings.is_anonymous("s3") or self._keys() is not None),
+            "parts": self._scheme == "s3" and self._requests.are_possible,
             "place": self._place(key),
         }
 
@@ -124,21 +124,6 @@ class Uploads:
 
     # ------------------------------------------------------------ S3
 
-    def _keys(self) -> Keys | None:
-        return self._settings.s3_keys()
-
-    def _sign(self, method: str, key: str, query: dict[str, str]) -> str:
-        url = self._settings.plain_url(self._scheme, self._bucket, key or "k")
-        if not key:
-            url = url.removesuffix("k")
-            url = url.removesuffix("/") if url.count("/") > 3 else url
-        if self._settings.is_anonymous("s3"):
-            return url + ("?" + "&".join(f"{k}={v}" for k, v in query.items()) if query else "")
-        keys = self._keys()
-        if keys is None:
-            raise AccessError("the credentials that this upload began with are gone")
-        return sign_request(keys, method, url, query)
-
     def _named(self, request: Message) -> dict[str, str]:
         """Return the query of a part. An upload that another process began is this one's from now on."""
         if not request.get("upload"):
@@ -147,26 +132,11 @@ class Uploads:
             self._unfinished[request["upload"]] = request["key"]
         return {"partNumber": str(request["part"]), "uploadId": request["upload"]}
 
-    def _send(
-        self,
-        method: str,
-        key: str,
-        query: dict[str, str],
-        deadline: float,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> Reply:
-        sender = Sender()
-        try:
-            return sender.send(method, lambda: self._sign(method, key, query), body, headers, deadline)
-        finally:
-            sender.close()
-
     def _begin(self, key: str, deadline: float) -> Message:
         with self._lock:
             self._beginning += 1
         try:
-            reply = self._send("POST", key, {"uploads": ""}, deadline, headers=_BYTES)
+            reply = self._requests.send("POST", key, {"uploads": ""}, deadline, headers=_BYTES)
             found = _ID.search(reply.body)
             if not reply.is_good or found is None:
                 raise RuntimeError(reply.describe())
@@ -193,28 +163,35 @@ class Uploads:
         condition = {"If-None-Match": "*"} if new else {}
         query, reply = {"uploadId": upload}, None
         try:
-            reply = self._send("POST", key, query, deadline, body, _XML | condition)
+            if new:  # some stores ignore the condition
+                self._refuse_other(key, etags)
+            reply = self._requests.send("POST", key, query, deadline, body, _XML | condition)
             if reply.status == 501 and new:  # the store has no conditions
-                if self._look(key)["exists"]:
-                    raise ObjectExistsError
-                reply = self._send("POST", key, query, deadline, body, _XML)
+                self._refuse_other(key, etags)
+                reply = self._requests.send("POST", key, query, deadline, body, _XML)
         except NotSentError:
             pass  # it may have succeeded
         if reply is None or not reply.is_good or _COMPLETED not in reply.body:
-            there = self._look(key)["etag"]
-            if there.strip('"') != _etag_of(etags):
+            there = self._look(key)
+            if there["etag"].strip('"') != _etag_of(etags):
                 if reply is None or reply.is_good:
                     what = "nothing answers" if reply is None else f"HTTP status {reply.status} without a result"
                     raise RuntimeError(f"{what}, and the object is not there")
-                if reply.status in (409, 412):
+                if new and (reply.status == 412 or (reply.status == 409 and there["exists"])):
                     raise ObjectExistsError
                 raise RuntimeError(reply.describe())
         with self._lock:
             self._unfinished.pop(upload, None)
         return {}
 
+    def _refuse_other(self, key: str, etags: list[str]) -> None:
+        """Raise ObjectExistsError if there is an object that is not of these parts."""
+        there = self._look(key)
+        if there["exists"] and there["etag"].strip('"') != _etag_of(etags):
+            raise ObjectExistsError
+
     def _abort(self, key: str, upload: str, deadline: float) -> None:
-        reply = self._send("DELETE", key, {"uploadId": upload}, deadline)
+        reply = self._requests.send("DELETE", key, {"uploadId": upload}, deadline)
         if not reply.is_good and reply.status != 404:
             raise RuntimeError(reply.describe())
         with self._lock:
@@ -223,8 +200,8 @@ class Uploads:
     def _list(self, key: str, deadline: float) -> list[tuple[str, float]]:
         """Return the unfinished uploads of a key, and when they began, in seconds since 1970."""
         found: list[tuple[str, float]] = []
-        reply = self._send("GET", "", {"uploads": "", "prefix": key}, deadline)
-        if not reply.is_good:
+        reply = self._requests.send("GET", "", {"uploads": "", "prefix": key}, deadline)
+        if not reply.is_good or _UPLOADS not in reply.body:
             raise RuntimeError(reply.describe())
         for entry in _UPLOAD.findall(reply.body):
             name, upload, began = _KEY.search(entry), _ID.search(entry), _BEGAN.search(entry)

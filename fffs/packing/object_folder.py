@@ -17,7 +17,7 @@ from fffs.files.file import UInt8Array
 from fffs.native import engine
 from fffs.native.engine import BLOCK
 from fffs.objects.client import ListedObject, list_entries, sign_all
-from fffs.objects.names import ObjectName, parse_url
+from fffs.objects.names import ObjectName, parse_url, require_object
 from fffs.objects.remote import RemoteFile
 from fffs.packing.contents import Work
 from fffs.packing.names import Contents, Names
@@ -54,7 +54,7 @@ def list_folder(folder: ObjectName) -> Iterator[tuple[str, ListedObject]]:
     """
     above = len(key_prefix(folder))
     for entry in list_entries(folder):
-        parse_url(f"{folder.scheme}://{folder.bucket}/{entry.key}")  # refuses odd keys
+        require_object(parse_url(f"{folder.scheme}://{folder.bucket}/{entry.key}"))  # refuses odd keys
         yield entry.key[above:], entry
 
 

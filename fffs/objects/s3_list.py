@@ -1,0 +1,174 @@
+"""list_pages: the list of a folder of S3, of which no page is missing.
+
+obstore takes each page that does not name the next one for the last, whatever it is: that of a store that knows only
+the first version of lists, an error with status 200, the document of a proxy. What is packed from a part of a list
+lacks the rest, and a folder whose list is empty may be written to. Here a list ends only with a page that says so.
+
+Source: ListObjectsV2 and ListObjects in the API reference of Amazon S3.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as Xml
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import unquote_plus
+
+from fffs.objects.s3_requests import DEADLINE, S3Requests
+from fffs.objects.sending import Reply, Sender
+from fffs.objects.stores import time_of
+
+PAGE: Final = 1000
+"""Entries of a page."""
+
+Entry = tuple[str, int, str, int]
+"""Key, size, ETag with quotes, and time of modification in nanoseconds since 1970. The key of a folder ends in a slash;
+the rest is then 0 and ""."""
+
+_LONGEST: Final = 16 << 20  # bytes of a page: 1,000 keys of 1,024 bytes, each written as &#xHH;, have less
+_FIRST: Final = 5.0  # seconds of failures; a wrong address is not one that answers later
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")  # fewer than 2**63
+_FRACTION: Final = re.compile(r"\.([0-9]{1,6})[0-9]*")
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A page as the store sent it. ``next``: what the request for the next one says, or None at the end."""
+
+    entries: list[Entry]
+    next: dict[str, str] | None
+
+
+def list_pages(requests: S3Requests, prefix: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
+    """Yield the entries of a folder in pages, in the order of the store, without empty objects that mark folders.
+
+    Args:
+        requests: what asks the store.
+        prefix: "", or the key of the folder with a slash at its end.
+        after: begin after this key.
+        delimiter: yield what is directly in the folder. A folder in it is an entry whose key ends in a slash.
+
+    Raises:
+        RuntimeError: an answer is no page of a list, or lists come to no end. NotSentError: there is none.
+        UsageError, AccessError: as ``S3Requests.sign``.
+
+    """
+    sender = Sender()
+    try:
+        earlier = frozenset([after] if after else [])  # a folder is listed again after its own key
+        for page in _pages(requests, sender, prefix, after, delimiter):
+            entries = list(_shown(page.entries, prefix, delimiter, earlier))
+            if delimiter:  # objects and folders are two lists of a page
+                entries.sort()
+            earlier = frozenset(entry[0] for entry in entries) or earlier
+            for start in range(0, len(entries), PAGE):
+                yield entries[start : start + PAGE]
+    finally:
+        sender.close()
+
+
+def _shown(entries: Iterable[Entry], prefix: str, delimiter: bool, earlier: frozenset[str]) -> Iterator[Entry]:
+    """Yield what belongs to the folder, each once. earlier: the keys of the page before."""
+    seen = set(earlier)
+    for entry in entries:
+        name = entry[0].removeprefix(prefix)
+        if not name or not entry[0].startswith(prefix):
+            continue
+        folder, slash, _ = name.partition("/")
+        if name.endswith("/") and not entry[1] and not delimiter:
+            continue
+        found: Entry = (f"{prefix}{folder}/", 0, "", 0) if delimiter and slash else entry
+        if found[0] not in seen:
+            seen.add(found[0])
+            yield found
+
+
+def _pages(requests: S3Requests, sender: Sender, prefix: str, after: str | None, delimiter: bool) -> Iterator[_Page]:
+    """Yield the pages of a list up to the one that says that it is the last."""
+    what = {"prefix": prefix, "max-keys": str(PAGE), **({"delimiter": "/"} if delimiter else {})}
+    # The second version of lists knows start-after, the first one marker.
+    where: dict[str, str] | None = {"list-type": "2", **({"start-after": after, "marker": after} if after else {})}
+    seen: set[tuple[str, str]] = set()  # where the pages begin: what the store calls it, and the first key
+    while where is not None:
+        page = _load_page(requests, sender, {**what, **where}, DEADLINE if seen else _FIRST)
+        if page.next is not None:
+            begins = {*page.next.items(), ("first", min((entry[0] for entry in page.entries), default=str(len(seen))))}
+            begins.discard(("list-type", "2"))
+            if begins & seen:
+                raise RuntimeError(f"the store lists a page of {prefix or 'the bucket'} twice")
+            seen |= begins
+        yield page
+        where = page.next
+
+
+def _load_page(requests: S3Requests, sender: Sender, query: Mapping[str, str], deadline: float) -> _Page:
+    reply = sender.send("GET", lambda: requests.sign("GET", "", query), deadline=deadline, longest=_LONGEST)
+    try:
+        return _parse_page(reply)
+    except Xml.ParseError:
+        if "encoding-type" in query:
+            raise RuntimeError(reply.describe()) from None
+        # Keys with control characters are no XML as they are, and not each store can encode the others rightly.
+        return _load_page(requests, sender, {**query, "encoding-type": "url"}, deadline)
+
+
+class _WithoutTypes(Xml.TreeBuilder):
+    """Refuses documents that declare entities, whose text may be much longer than they are."""
+
+    def doctype(self, *_: object) -> None:
+        """Refuse a document with a type."""
+        raise Xml.ParseError
+
+
+def _parse_page(reply: Reply) -> _Page:
+    """Return the page of an answer. Raises RuntimeError, or ParseError if it is not XML."""
+    if not reply.is_good:
+        raise RuntimeError(reply.describe())
+    root = Xml.fromstring(reply.body, Xml.XMLParser(target=_WithoutTypes()))
+    fields = {_name(child): child.text or "" for child in root}
+    if _name(root) != "ListBucketResult" or fields.get("IsTruncated") not in ("true", "false"):
+        raise RuntimeError(reply.describe())
+    decode = unquote_plus if fields.get("EncodingType") == "url" else str
+    texts = [(_name(child), {_name(field): field.text or "" for field in child}) for child in root]
+    try:
+        entries = [_entry(field, decode(field["Key"])) for name, field in texts if name == "Contents"]
+        entries += [(decode(field["Prefix"]), 0, "", 0) for name, field in texts if name == "CommonPrefixes"]
+    except (KeyError, ValueError):
+        raise RuntimeError("an entry of the store's list has no key, no size or no time") from None
+    return _Page(entries, _next(fields, entries, decode) if fields["IsTruncated"] == "true" else None)
+
+
+def _next(fields: Mapping[str, str], entries: list[Entry], decode: Callable[[str], str]) -> dict[str, str]:
+    """Return what asks for the page after one. Raises RuntimeError if nothing says where that begins."""
+    if token := fields.get("NextContinuationToken"):
+        return {"list-type": "2", "continuation-token": token}
+    marker = decode(fields.get("NextMarker", "")) or max((entry[0] for entry in entries), default="")
+    if not marker:
+        raise RuntimeError("the store's list goes on, and does not say where")
+    return {"marker": marker}
+
+
+def _entry(fields: Mapping[str, str], key: str) -> Entry:
+    """Return the entry of an object. Raises KeyError, ValueError."""
+    modified = time_of(_FRACTION.sub(lambda found: f".{found[1]:0<6}", fields["LastModified"]))
+    if modified is None or not _DIGITS.fullmatch(fields["Size"]):
+        raise ValueError
+    return key, int(fields["Size"]), quoted(fields.get("ETag", "")), milliseconds(modified)
+
+
+def quoted(etag: str) -> str:
+    """Return an ETag as answers have it, with quotes, which some lists leave out."""
+    return f'"{etag}"' if etag and not etag.endswith('"') else etag
+
+
+def milliseconds(time: datetime) -> int:
+    """Return a time in nanoseconds since 1970, as exact as all stores tell it."""
+    return int(time.timestamp() * 1000) * 1_000_000
+
+
+def _name(element: Xml.Element) -> str:
+    """Return the name of an element without that of its namespace, which some stores leave out."""
+    return element.tag.rpartition("}")[2]
