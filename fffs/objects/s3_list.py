@@ -110,7 +110,7 @@ def _load_page(requests: S3Requests, sender: Sender, query: Mapping[str, str], d
         return _parse_page(reply)
     except Xml.ParseError:
         if "encoding-type" in query:
-            raise RuntimeError(reply.describe()) from None
+            raise _no_page(reply) from None
         # Keys with control characters are no XML as they are, and not each store can encode the others rightly.
         return _load_page(requests, sender, {**query, "encoding-type": "url"}, deadline)
 
@@ -130,7 +130,7 @@ def _parse_page(reply: Reply) -> _Page:
     root = Xml.fromstring(reply.body, Xml.XMLParser(target=_WithoutTypes()))
     fields = {_name(child): child.text or "" for child in root}
     if _name(root) != "ListBucketResult" or fields.get("IsTruncated") not in ("true", "false"):
-        raise RuntimeError(reply.describe())
+        raise _no_page(reply)
     decode = unquote_plus if fields.get("EncodingType") == "url" else str
     texts = [(_name(child), {_name(field): field.text or "" for field in child}) for child in root]
     try:
@@ -139,6 +139,10 @@ def _parse_page(reply: Reply) -> _Page:
     except (KeyError, ValueError):
         raise RuntimeError("an entry of the store's list has no key, no size or no time") from None
     return _Page(entries, _next(fields, entries, decode) if fields["IsTruncated"] == "true" else None)
+
+
+def _no_page(reply: Reply) -> RuntimeError:
+    return RuntimeError(f"what answers sent no list: {reply.describe()}")
 
 
 def _next(fields: Mapping[str, str], entries: list[Entry], decode: Callable[[str], str]) -> dict[str, str]:
