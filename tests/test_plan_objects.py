@@ -247,7 +247,7 @@ def test_without_proc_no_owner_is_taken_for_dead(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners renew their locks often."""
-    for name, seconds in {"RENEW": 0.1, "LIMIT": 0.5, "_PAUSE": 0.05}.items():
+    for name, seconds in {"RENEW": 0.1, "LIMIT": 0.5, "_PAUSE": 0.05, "_SETTLE": 0.5}.items():
         monkeypatch.setattr(lease, name, seconds)
 
 

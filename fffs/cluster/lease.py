@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import secrets
 import socket
@@ -23,13 +24,17 @@ LIMIT: Final = 15.0
 """Seconds after which an owner that did not renew it has ended. Measured by who wants it, so that no clocks are
 compared."""
 _PAUSE: Final = 1.0
+_SETTLE: Final = 1.0
+"""Seconds in which processes that found the lock of an owner that has ended replace it."""
+
+_log = logging.getLogger("fffs.objects")
 
 
 @contextlib.contextmanager
 def lease(url: str, target: str) -> Iterator[None]:
     """Hold the lock. An owner that was killed on this machine is noticed at once, another one after LIMIT seconds.
 
-    A process that was stopped for so long loses it without noticing; what two drivers write is the same.
+    A process that was stopped for so long loses it, and logs that; what two drivers write is the same.
 
     Args:
         url: of the object.
@@ -40,19 +45,23 @@ def lease(url: str, target: str) -> Iterator[None]:
 
     """
     owner = {"owner": secrets.token_hex(8), **_here()}
-    _take(url, target, owner)
     end = threading.Event()
-    thread = threading.Thread(target=_renew, args=(url, owner, end), daemon=True)
-    thread.start()
+    thread = threading.Thread(target=_renew, args=(url, target, owner, end), daemon=True)
+    try:
+        _take(url, target, owner)
+        thread.start()
+    except FffsError:
+        raise
+    except BaseException:  # an interrupt, for example; perhaps it is there already
+        end.set()
+        _remove(url, owner)
+        raise
     try:
         yield
     finally:
         end.set()
-        thread.join(_PAUSE)
-        if not thread.is_alive():  # else the store does not answer: the lock ends by itself
-            with contextlib.suppress(FffsError):
-                if _is_ours(read_object(url), owner):
-                    delete_objects(url, [parse_url(url).key])
+        # The thread deletes it, also if an interrupt ends this; later, if the store does not answer so long.
+        thread.join(LIMIT)
 
 
 def _here() -> dict[str, Any]:
@@ -77,7 +86,7 @@ def _content(owner: dict[str, Any], renewed: int) -> bytes:
 
 
 def _take(url: str, target: str, owner: dict[str, Any]) -> None:
-    for _ in range(2):
+    for _ in range(3):
         try:
             put_object(url, _content(owner, 0), new=True)
             return
@@ -86,9 +95,30 @@ def _take(url: str, target: str, owner: dict[str, Any]) -> None:
                 raise
         there = read_object(url)
         _await_end(url, target, there)
-        # One that comes at the same time finds an object that was just put, and is refused by its owner's renewing.
-        delete_objects(url, [parse_url(url).key])
+        if there is not None and _take_over(url, target, owner, there):
+            return
     raise WriteError(errno.EAGAIN, target, "another process is writing its parts")
+
+
+def _take_over(url: str, target: str, owner: dict[str, Any], dead: bytes) -> bool:
+    """Replace the lock of an owner that has ended. False: try again. Raises WriteError if another process replaced it.
+
+    Those that find it at the same time replace it within _SETTLE seconds, wait as long, and the last one has it. One
+    that took longer may have replaced the lock of one that did not wait for it, and gives it back.
+    """
+    begin = time.monotonic()
+    if read_object(url) != dead:
+        return False
+    put_object(url, _content(owner, 0))
+    if time.monotonic() - begin > _SETTLE:
+        _remove(url, owner)
+        time.sleep(RENEW + _PAUSE)  # the other one puts it again
+        return False
+    time.sleep(_SETTLE)
+    now = read_object(url)
+    if not _is_ours(now, owner):
+        raise WriteError(errno.EAGAIN, target, f"another process is writing its parts{_who(now or b'')}")
+    return True
 
 
 def _await_end(url: str, target: str, there: bytes | None) -> None:
@@ -136,12 +166,22 @@ def _is_ours(content: bytes | None, owner: dict[str, Any]) -> bool:
     return content is not None and _fields(content).get("owner") == owner["owner"]
 
 
-def _renew(url: str, owner: dict[str, Any], end: threading.Event) -> None:
-    """Renew it until the end, or until it is another's."""
+def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event) -> None:
+    """Renew it until the end, and delete it then; or until it is another's."""
     renewed = 0
     while not end.wait(RENEW):
         renewed += 1
         with contextlib.suppress(FffsError):  # the next time
-            if not _is_ours(read_object(url), owner):
+            now = read_object(url)
+            if now is not None and not _is_ours(now, owner):
+                _log.warning("%s: another process took its lock%s and writes its parts, too", target, _who(now))
                 return
-            put_object(url, _content(owner, renewed))
+            put_object(url, _content(owner, renewed), new=now is None)
+    _remove(url, owner)
+
+
+def _remove(url: str, owner: dict[str, Any]) -> None:
+    """Delete it if it is ours. If the store does not answer, it ends by itself."""
+    with contextlib.suppress(FffsError):
+        if _is_ours(read_object(url), owner):
+            delete_objects(url, [parse_url(url).key])
