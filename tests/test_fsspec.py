@@ -229,6 +229,43 @@ def test_a_file_object(fs: Any) -> None:
     assert fs.head("a.csv", 3) == b"x,y" and fs.tail("a.csv", 3) == b",2\n"
 
 
+@pytest.mark.parametrize("cache", ["filecache", "simplecache"])
+def test_caches_of_fsspec(pack: str, tmp_path: Path, cache: str) -> None:
+    options: Any = {cache: {"cache_storage": str(tmp_path / "chain")}}
+    with fsspec.open(f"{cache}::ffr://d/b.csv::{pack}", **options) as file:
+        assert file.read() == b"x,y\n3,4\n"
+    for _ in range(2):  # the second one reads what is cached
+        fs = fsspec.filesystem(
+            cache,
+            target_protocol="ffr",
+            target_options={"fo": pack},
+            cache_storage=str(tmp_path / "cache"),
+            skip_instance_cache=True,
+        )
+        with fs.open("soft", "rt") as text:
+            assert text.readlines() == ["x,y\n", "3,4\n"]
+        with fs.open("big", block_size=100_000) as file:
+            assert file.seek(-10, io.SEEK_END) == len(BIG) - 10
+            assert file.read() == BIG[-10:]
+            file.seek(99_990)
+            assert file.read(20) == BIG[99_990:100_010]
+            file.seek(0)
+            assert file.read() == BIG
+        with fs.open("d/e/none") as file:
+            assert file.read() == b""
+        with pytest.raises(FileNotFoundError):
+            fs.open("missing")
+
+
+@pytest.mark.parametrize("cache", ["blockcache", "cached"])
+def test_a_cache_that_shows_zeros_after_an_error_is_refused(pack: str, tmp_path: Path, cache: str) -> None:
+    fs = fsspec.filesystem(cache, target_protocol="ffr", target_options={"fo": pack}, cache_storage=str(tmp_path))
+    with pytest.raises(UsageError, match=r"^big: blockcache shows zeros .* use filecache or simplecache$"):
+        fs.open("big")
+    with fsspec.filesystem("ffr", fo=pack).open("big", cache_type="none") as file:
+        assert file.read() == BIG
+
+
 def test_copies_on_the_local_disk(fs: Any, tmp_path: Path) -> None:
     fs.get("d", str(tmp_path / "out"), recursive=True)
     assert (tmp_path / "out/b.csv").read_text() == "x,y\n3,4\n" and (tmp_path / "out/e/none").read_bytes() == b""

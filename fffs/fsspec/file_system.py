@@ -12,6 +12,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike
+from fffs.errors import UsageError
 from fffs.files.pwrite import NewFile
 from fffs.fsspec.entries import Entries
 from fffs.fsspec.names import NamedFileSystem
@@ -145,6 +146,9 @@ class FfrFileSystem(NamedFileSystem):
     def _open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> RecordFile:
         if mode != "rb":
             self._refuse(path)
+        if kwargs.get("cache_type") == "none" and "size" in kwargs:  # fsspec's cache of blocks
+            # It takes a block for cached before it is read, and shows zeros in place of one that cannot be.
+            raise UsageError(f"{path}: blockcache shows zeros after an error of reading; use filecache or simplecache")
         return RecordFile(self._shown.store, self._record(path), self._strip_protocol(path))
 
     def get_file(
