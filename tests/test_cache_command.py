@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import cache_settings, cache_upkeep, caching
+from inside import cache_settings, cache_space, cache_upkeep, caching, crc32
 from mounting import Mounts, run_fffs
 from object_server import ObjectServer
 
@@ -154,6 +154,17 @@ def test_foreign_files_are_neither_listed_nor_removed(urls: list[str], cache: Pa
     run("prune", "--all")
     assert len(list(cache.iterdir())) == 6
     assert Path("/etc/passwd").exists()
+
+
+def test_a_head_that_is_nested_too_deeply_is_damaged(cache: Path) -> None:
+    text, key = b"[" * 3000, "2" * 40
+    cache.mkdir(exist_ok=True)
+    (cache / f"{key}.map").write_bytes(cache_space._HEAD.pack(cache_space.MAGIC, len(text), crc32(text)) + text)
+    folder = os.open(cache, os.O_RDONLY)
+    try:
+        assert cache_space.read_version(folder, key) is None
+    finally:
+        os.close(folder)
 
 
 # ---------------------------------------------------------------- verify

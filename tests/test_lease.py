@@ -165,6 +165,13 @@ def test_who_loses_the_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "photos: another process took its lock (process 7 of elsewhere)" in caplog.text
 
 
+def test_a_lock_that_is_nested_too_deeply_is_one_of_nobody() -> None:
+    nested = b"[" * 100_000
+    assert not lease._has_ended(nested)
+    assert lease._who(nested) == ""
+    assert not lease._is_ours(nested, {"owner": "this"})
+
+
 # ---------------------------------------------------------------- its end
 
 

@@ -294,6 +294,15 @@ def _half(cloud: Weed, key: str) -> fffs.FileWriter:
     return writer
 
 
+@pytest.mark.parametrize("note", [b"[]", b"\xff", b'{"url": 1}', b"[" * 60_000])
+def test_damaged_notes_are_left_alone(cloud: Weed, state: Path, note: bytes) -> None:
+    state.mkdir(0o700, parents=True)
+    (state / "damaged.json").write_bytes(note)
+    with _half(cloud, "l/damaged.ffr") as writer:
+        writer.write_one(b"")
+    assert [path.name for path in state.iterdir()] == ["damaged.json"]
+
+
 def test_an_exception_aborts(cloud: Weed, state: Path) -> None:
     with pytest.raises(ZeroDivisionError), _half(cloud, "l/exception.ffr"):
         raise ZeroDivisionError

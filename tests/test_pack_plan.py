@@ -412,6 +412,18 @@ def late(action: Callable[[], object]) -> Progress:
     return progress
 
 
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000])
+def test_a_damaged_result_is_none(source: Path, tmp_path: Path, text: bytes) -> None:
+    plan = fffs.plan_pack(source, tmp_path / "set", 4)
+    for task in plan.tasks:
+        task.run()
+    (tmp_path / ".set.fffs-plan" / "results" / "00002").write_bytes(text)
+    with pytest.raises(UsageError, match="part 2 is missing"):
+        plan.commit()
+    plan.tasks[2].run()
+    assert len(plan.commit()) == 4
+
+
 def test_a_new_plan_removes_the_parts_that_it_does_not_keep(source: Path, tmp_path: Path) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 3)
     results = [task.run() for task in plan.tasks]

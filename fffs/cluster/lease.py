@@ -152,7 +152,7 @@ def _has_ended(content: bytes) -> bool:
 def _fields(content: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
 

@@ -48,7 +48,7 @@ class PartResult:
 
     @classmethod
     def from_json(cls, text: str) -> PartResult:
-        """Raises ValueError, TypeError or KeyError for other texts."""
+        """Raises ValueError, TypeError, KeyError or RecursionError for other texts."""
         fields = json.loads(text)
         return cls(**{**fields, "path": of_utf8(str(fields["path"])), "left_out": tuple(fields["left_out"])})
 
@@ -111,7 +111,7 @@ class PartTask:
             return None
         try:
             result = PartResult.from_json(text)
-        except (ValueError, TypeError, KeyError):  # damaged: the task runs again
+        except (ValueError, TypeError, KeyError, RecursionError):  # damaged: the task runs again
             return None
         return result if (result.part, result.mark) == (self.number, self.mark) else None
 

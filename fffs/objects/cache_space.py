@@ -183,7 +183,7 @@ def find_cached(folder: int) -> list[Cached]:
 
 def read_version(folder: int, key: str) -> Version | None:
     """Return what the head of a map says, or None if it is damaged."""
-    with contextlib.suppress(OSError, ValueError, TypeError, struct.error):
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError, struct.error):
         fd = os.open(f"{key}.map", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         try:
             head = os.pread(fd, lib.FFFS_CACHE_HEAD, 0)

@@ -89,7 +89,7 @@ def abort_left_uploads(place_of: Any) -> None:
     try:
         for name in os.listdir(folder):
             if name.endswith(".json"):
-                with contextlib.suppress(OSError, FffsError, ValueError, KeyError, TypeError):
+                with contextlib.suppress(OSError, FffsError, ValueError, KeyError, TypeError, RecursionError):
                     _abort_if_left(folder, name, place_of)
     finally:
         close(folder)
