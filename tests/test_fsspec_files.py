@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import numpy as np
 import pytest
 from builders import record_file
 from fsspec.asyn import AsyncFileSystem
@@ -345,6 +346,91 @@ def test_any_exception_of_a_file_system_is_one_line_without_secrets(
             assert "faulty://r.ffr" in text and "\n" not in text and "pw" not in text and "SECRET" not in text
         Faulty.fault.clear()
         assert bytes(reader.read_one(4)) == RECORDS[4]
+
+
+@pytest.mark.parametrize("size", [-5, 2**63, 1.5, "700", True])
+def test_a_size_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, size: Any) -> None:
+    url = _put("faulty", "r.tfrecord", b"")
+
+    async def info(self: Faulty, path: str) -> dict[str, Any]:
+        return {"name": path, "type": "file", "size": size}
+
+    monkeypatch.setattr(Faulty, "_info", info)
+    with pytest.raises(ReadError, match=f"faulty://r.tfrecord: .*its file system tells a size that is none: {size!r}"):
+        fffs.open(url)
+
+
+def test_integers_of_numpy_are_sizes(monkeypatch: pytest.MonkeyPatch, records_file: bytes) -> None:
+    async def info(self: Faulty, path: str) -> dict[str, Any]:
+        return {"name": path, "type": "file", "size": np.int64(len(self.files[path]))}
+
+    monkeypatch.setattr(Faulty, "_info", info)
+    with fffs.FileReader(_put("faulty", "r.ffr", records_file)) as reader:
+        assert bytes(reader.read_one(5)) == RECORDS[5]
+
+
+@pytest.mark.parametrize("told", [None, 7])
+def test_a_file_system_that_tells_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch, told: Any) -> None:
+    async def info(self: Faulty, path: str) -> Any:
+        return told
+
+    monkeypatch.setattr(Faulty, "_info", info)
+    with pytest.raises(
+        ReadError, match=r"faulty://r.ffr: .*its file system tells nothing of it \(info is (None|int)\)"
+    ):
+        fffs.FileReader("faulty://r.ffr")
+
+
+@pytest.mark.parametrize("protocol", ["faulty", "nameless"])
+@pytest.mark.parametrize(("data", "kind"), [(None, "None"), ("text", "str"), ([1], "list")])
+def test_what_is_not_bytes_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, records_file: bytes, protocol: str, data: Any, kind: str
+) -> None:
+    async def later(self: Any, path: str, **kwargs: Any) -> Any:
+        return data
+
+    with fffs.FileReader(_put(protocol, "r.ffr", records_file)) as reader:
+        if protocol == "faulty":
+            monkeypatch.setattr(Faulty, "_cat_file", later)
+        else:
+            monkeypatch.setattr(Nameless, "cat_file", lambda self, path, start=None, end=None: data)
+        for read in (
+            lambda: reader.read([7, 4]),
+            lambda: reader.read_one(4),
+            lambda: reader.read_range(7, 1000, 1010),
+        ):
+            with pytest.raises(ReadError, match=f"{protocol}://r.ffr: .*its file system returned {kind} in place of"):
+                read()
+    with pytest.raises(ReadError, match=f"{protocol}://r.ffr: .*its file system returned {kind} in place of"):
+        fffs.FileReader(f"{protocol}://r.ffr")
+
+
+@pytest.mark.parametrize("data", [bytearray, memoryview])
+def test_other_buffers_are_read(monkeypatch: pytest.MonkeyPatch, records_file: bytes, data: Any) -> None:
+    async def later(self: Faulty, path: str, start: int = 0, end: int = 0) -> Any:
+        return data(self.files[path][start:end])
+
+    monkeypatch.setattr(Faulty, "_cat_file", later)
+    with fffs.FileReader(_put("faulty", "r.ffr", records_file)) as reader:
+        assert _same(reader.read([7, 4]), [7, 4])
+
+
+def test_a_range_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch, records_file: bytes) -> None:
+    async def ranges(self: Faulty, *args: Any, **kwargs: Any) -> list[bytes]:
+        return []
+
+    monkeypatch.setattr(Faulty, "_cat_ranges", ranges)
+    with pytest.raises(ReadError, match=r"faulty://r.ffr: .*its file system returned 0 ranges, not 1"):
+        fffs.FileReader(_put("faulty", "r.ffr", records_file))
+
+
+def test_a_listing_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ls(self: Faulty, path: str, detail: bool = True) -> Any:
+        return [None]
+
+    monkeypatch.setattr(Faulty, "_ls", ls, raising=False)
+    with pytest.raises(ReadError, match=r"faulty://d/: "):
+        fffs.FileReader("faulty://d/")
 
 
 def test_damage_is_an_error_of_its_record_alone(records_file: bytes) -> None:

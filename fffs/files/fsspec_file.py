@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,37 +16,10 @@ from fffs.base.times import nearest_time
 from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
+from fffs.files.fsspec_info import kind_of, size_of, time_of, version_of
 from fffs.files.fsspec_systems import FOLDER, connect, failure_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
-
-# What file systems tell about the version of a file. Times of access, and objects without a stable text, are not here.
-VERSION: Final = [
-    "size",
-    "mtime",
-    "etag",
-    "ETag",
-    "e_tag",
-    "md5",
-    "md5Hash",
-    "crc32c",
-    "generation",
-    "version",
-    "sha",
-    "blob_id",
-    "content_md5",
-    "content-md5",
-    "Content-MD5",
-    "Digest",
-    "created",
-    "modified",
-    "updated",
-    "last_modified",
-    "LastModified",
-    "Last-Modified",
-    "date_time",
-    "CRC",
-]
 
 Connect = Callable[[], tuple[Any, str]]
 """Returns a file system of fsspec, and the path of a file in it. Called once in each process."""
@@ -87,11 +59,9 @@ class FsspecFile(File):
             info = self._info()
         if info.get("type") == "directory":
             raise UsageError(f"{name}: {FOLDER}")
-        if not isinstance(info.get("size"), int):
-            raise ReadError(errno.ESPIPE, name, "its file system does not tell its size; simplecache:: may help")
-        self.size = info["size"]
-        self._version = _version_of(info)
-        self.mtime_ns = nearest_time(_time_of(info))
+        self.size = size_of(info, name)
+        self._version = version_of(info)
+        self.mtime_ns = nearest_time(time_of(info))
 
     @classmethod
     def open(cls, url: str, name: str) -> FsspecFile:
@@ -121,7 +91,9 @@ class FsspecFile(File):
         system = self._system()
         with self._held(system):
             system.fs.invalidate_cache(system.path)
-            found: dict[str, Any] = system.fs.info(system.path)
+            found = system.fs.info(system.path)
+        if not isinstance(found, dict):
+            raise ReadError(errno.EIO, self.name, f"its file system tells nothing of it (info is {kind_of(found)})")
         return found
 
     @contextlib.contextmanager
@@ -142,7 +114,9 @@ class FsspecFile(File):
         if system.fs.async_impl:
             starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
             found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
-            return list(found)
+            if len(found) != len(ranges):
+                raise OSError(f"its file system returned {len(found)} ranges, not {len(ranges)}")
+            return list(map(_as_read, found))
         with system.lock:
             return [_cat(system, begin, end) for begin, end in ranges]
 
@@ -221,7 +195,7 @@ class FsspecFile(File):
     def changed(self, stamp: Any) -> int:
         """Ask whether size, times and tags are those of opening. 0 also if that cannot be determined."""
         try:
-            return 0 if _version_of(self._info()) == self._version else -errno.ESTALE
+            return 0 if version_of(self._info()) == self._version else -errno.ESTALE
         except FileNotFoundError:
             return -errno.ESTALE
         except Exception:
@@ -266,7 +240,7 @@ class FsspecFile(File):
 def _cat(system: _System, begin: int, end: int) -> bytes | Exception:
     try:
         try:
-            data: bytes = system.fs.cat_file(system.path, start=begin, end=end, **system.options)
+            data = system.fs.cat_file(system.path, start=begin, end=end, **system.options)
         except TypeError:  # not all pass options on
             if not system.options:
                 raise
@@ -274,20 +248,13 @@ def _cat(system: _System, begin: int, end: int) -> bytes | Exception:
             data = system.fs.cat_file(system.path, start=begin, end=end)
     except Exception as error:
         return error
-    return data
+    return _as_read(data)
 
 
-def _version_of(info: dict[str, Any]) -> dict[str, str]:
-    return {key: str(info[key]) for key in VERSION if info.get(key) is not None}
-
-
-def _time_of(info: dict[str, Any]) -> int:
-    """Return the modification time in nanoseconds, or 0 if the file system does not tell it."""
-    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
-        value = info.get(key)
-        with contextlib.suppress(ValueError, OverflowError):  # a year beyond what a datetime has, or no number
-            if isinstance(value, datetime.datetime):
-                return int(value.timestamp()) * 10**9
-            if isinstance(value, (int, float)):
-                return int(value * 10**9)
-    return 0
+def _as_read(data: Any) -> bytes | Exception:
+    """Return what a file system gave for a range, or the error of what is neither bytes nor an error."""
+    if isinstance(data, (bytes, Exception)):
+        return data
+    if isinstance(data, (bytearray, memoryview)):
+        return bytes(data)
+    return OSError(f"its file system returned {kind_of(data)} in place of bytes")

@@ -54,12 +54,12 @@ def list_folder(url: str, name: str) -> list[str]:
     try:
         fs, path = connect(url, name)
         fs.invalidate_cache(path)
-        found = fs.ls(path, detail=True)
+        files = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] != "directory"]
+        return [name.rstrip("/").rpartition("/")[2] for name in files]
     except (FffsError, MemoryError):
         raise
     except Exception as error:
         raise failure_of(error, name) from None
-    return [entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] != "directory"]
 
 
 def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[str] = ()) -> Exception:
