@@ -412,6 +412,37 @@ def late(action: Callable[[], object]) -> Progress:
     return progress
 
 
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
+def test_numbers_of_parts_and_jobs(source: Path, tmp_path: Path, wrong: Any) -> None:
+    pack, target = tmp_path / "p.ffr", tmp_path / "set"
+    fffs.pack_folder(source, pack)
+    for plan in (
+        lambda: fffs.plan_pack(source, target, wrong),
+        lambda: fffs.plan_convert(pack, target, wrong),
+        lambda: fffs.plan_dump("set_sources:small_folder", target, wrong),
+        lambda: fffs.pack_folder(source, target, parts=wrong),
+    ):
+        with pytest.raises(UsageError, match=rf"set: the number of parts must be from 1 to 4096, not {wrong!r}$"):
+            plan()
+    task = fffs.plan_pack(source, target, 2).tasks[0]
+    for option, act in {
+        "jobs": (
+            lambda: fffs.pack_folder(source, target, parts=2, jobs=wrong),
+            lambda: fffs.pack_folder(source, tmp_path / "q.ffr", jobs=wrong),
+            lambda: fffs.unpack(pack, target, jobs=wrong),
+            lambda: fffs.convert(pack, tmp_path / "q.tar", jobs=wrong),
+            lambda: task.run(wrong),
+        ),
+        "parts": (lambda: fffs.convert(pack, target, parts=wrong),),
+        "part_size": (lambda: fffs.convert(pack, target, to="tfrecord", part_size=wrong),),
+        "nfiles": (lambda: fffs.utils.dump([b"a", b"b"], target, nfiles=wrong),),
+    }.items():
+        for call in act:
+            with pytest.raises(UsageError, match=f"^{option} must be a whole number of at least 1, not {wrong!r}$"):
+                call()
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000])
 def test_a_damaged_result_is_none(source: Path, tmp_path: Path, text: bytes) -> None:
     plan = fffs.plan_pack(source, tmp_path / "set", 4)

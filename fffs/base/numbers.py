@@ -59,6 +59,26 @@ def as_number(value: Any, what: str = "record numbers") -> int:
     raise UsageError(f"{what} must be integers, not {type(value).__name__}")
 
 
+def check_positive(**options: Any) -> None:
+    """Raise UsageError for an option that is not a whole number of at least 1. None stands for a default."""
+    for name, value in options.items():
+        if value is not None and not _whole(value) >= 1:
+            raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def is_within(value: Any, most: int) -> bool:
+    """Whether a value is a whole number from 1 to another one."""
+    return 1 <= _whole(value) <= most
+
+
+def _whole(value: Any) -> int:
+    """Return an integer of any type as int, and 0 for anything else."""
+    try:
+        return as_number(value)
+    except UsageError:
+        return 0
+
+
 def refuse_bools(items: Iterable[Any]) -> None:
     """Raise UsageError if an item is a bool: Python takes it for 0 or 1, but the caller means a mask."""
     kinds = {kind for kind in set(map(type, items)) if kind is not int and not issubclass(kind, np.integer)}

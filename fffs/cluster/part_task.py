@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fffs.base.jobs import Progress
+from fffs.base.numbers import check_positive
 from fffs.base.paths import as_utf8, of_utf8
 from fffs.cluster.place_of import place_of
 from fffs.cluster.processes import tell_driver
@@ -89,11 +90,12 @@ class PartTask:
             progress: called with (bytes done, total bytes) from time to time, from any thread.
 
         Raises:
-            UsageError: the plan was committed or aborted meanwhile.
+            UsageError: the plan was committed or aborted meanwhile; or ``jobs`` is less than 1.
             SourceChangedError: the source is not as it was when the plan was made.
             Also what writing the part raises.
 
         """
+        check_positive(jobs=jobs)
         folder = place_of(self.target)
         folder.check(self.fingerprint)
         path, begin = folder.part(self.name, self.mark), time.monotonic()

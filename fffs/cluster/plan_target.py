@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
+from fffs.base.numbers import is_within
 from fffs.base.paths import PathLike, absolute_path, named
 from fffs.cluster.place_of import place_of
+from fffs.cluster.plan_place import part_stem
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.files.targets import without_dots
 from fffs.objects.fsspec_url import is_fsspec_url
@@ -29,14 +32,14 @@ def absolute_target(target: PathLike) -> str:
     return os.fsdecode(without_dots(os.fsencode(absolute_path(name))))
 
 
-def refuse_parts(target: str, parts: int, name: str) -> None:
+def refuse_parts(target: str, parts: int, name_of: Callable[[str, int, int], str]) -> None:
     """Raise UsageError, WriteError and those of stores if a target, as ``absolute_target`` returns it, cannot be made.
 
-    parts: how many are asked for. name: that of a part.
+    parts: how many are asked for. name_of: returns the name of a part.
     """
-    if not 1 <= parts <= PARTS_MAX:
-        raise UsageError(f"{shown(target)}: the number of parts must be from 1 to {PARTS_MAX}, not {parts}")
-    if len(os.fsencode(name)) > NAME_MAX:
+    if not is_within(parts, PARTS_MAX):
+        raise UsageError(f"{shown(target)}: the number of parts must be from 1 to {PARTS_MAX}, not {parts!r}")
+    if len(os.fsencode(name_of(part_stem(target), 0, parts))) > NAME_MAX:
         raise UsageError(f"{shown(target)}: this name is too long for the names of parts; choose a shorter one")
     place_of(target).refuse_content()
 

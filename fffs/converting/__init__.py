@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fffs.base.importing import importing
 from fffs.base.jobs import Progress
+from fffs.base.numbers import check_positive
 from fffs.base.paths import PathLike
 from fffs.converting import kinds
 from fffs.converting.foreign.exports import find_export, refuse_export
@@ -120,6 +121,7 @@ def convert(
         Conversion(source='ffrecord', destination='bag', items=3, total_bytes=11, parts=1)
 
     """
+    check_positive(parts=parts, jobs=jobs)
     target, from_ = os.fsdecode(destination), format_with(prefix, from_)
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
     planned = executor is not None or restart or report is not None or len(sources) != 1

@@ -171,7 +171,7 @@ def make_request(
             f"{shown(there)}: an object cannot be read before it is in place; omit --verify, then use fffs verify"
         )
     assert form.part_name is not None
-    refuse_parts(there, parts, form.part_name(part_stem(there), 0, max(parts, 1)))
+    refuse_parts(there, parts, form.part_name)
     return ConvertRequest(paths, there, operator.index(parts), kind, form.name, packs.name, align, verify)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
+from fffs.base.numbers import check_positive
 from fffs.cluster.plan_place import part_stem
 from fffs.converting import kinds
 from fffs.converting.datasets import is_column
@@ -141,8 +142,7 @@ def _refuse_options(request: Request) -> None:
         raise UsageError(f"layout {request.layout!r} cannot be written, only v1 and v3")
     if request.parts is not None and request.part_size is not None:
         raise UsageError("give the number of parts or their size, not both")
-    if min(request.parts or 1, request.part_size or 1, request.jobs or 1) < 1:
-        raise UsageError("the number and the size of parts, and the number of jobs, must be at least 1")
+    check_positive(parts=request.parts, part_size=request.part_size, jobs=request.jobs)
 
 
 # ---------------------------------------------------------------- what is read

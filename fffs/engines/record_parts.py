@@ -62,7 +62,7 @@ class RecordParts:
 
         """
         name, fingerprint = absolute_target(target), secrets.token_hex(16)
-        refuse_parts(name, 1, uncounted_part(part_stem(name), 0, fingerprint))
+        refuse_parts(name, 1, lambda stem, number, _: uncounted_part(stem, number, fingerprint))
         if not is_url(name):
             make_folder(os.path.dirname(name))
         place = place_of(name)

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 from fffs.base.buffers import readable_bytes
+from fffs.base.numbers import check_positive
 from fffs.base.paths import PathLike
 from fffs.base.text import tell
 from fffs.cluster.engines import executing
@@ -88,12 +89,11 @@ def dump(
         target = os.path.realpath(target)
     elif nfiles != 1:
         raise UsageError(f"{target}: a store cannot put several objects in place together; use nfiles=1")
+    check_positive(nfiles=nfiles)
     if nfiles == 1:
         _write_part(dataset, target, 0, n, verbose)
         return
     count = plan_parts(guess_size(dataset)) if nfiles is None else operator.index(nfiles)
-    if count < 1:
-        raise UsageError(f"the number of parts must be at least 1, not {count}")
     count = max(min(count, n), 1)
     bounds = [n * k // count for k in range(count + 1)]
     refuse_content(target)

@@ -76,7 +76,7 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
 
     """
     name, there = name_of(dataset), absolute_target(target)
-    refuse_parts(there, parts, ffrecord_shard(part_stem(there), 0, max(parts, 1)))
+    refuse_parts(there, parts, ffrecord_shard)
     items = load_items(name)
     count, size = len(items), guess_size(items)
     divided = max(min(parts, count), 1)

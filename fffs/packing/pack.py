@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fffs.base.failures import writing
 from fffs.base.importing import importing
 from fffs.base.jobs import Progress, default_jobs
+from fffs.base.numbers import check_positive
 from fffs.base.paths import PathLike
 from fffs.base.text import tell
 from fffs.errors import UsageError
@@ -98,6 +99,7 @@ def pack_folder(
         PackSummary(files=3, total_bytes=28)
 
     """
+    check_positive(jobs=jobs)
     target = os.fsdecode(fname)
     if parts is not None:
         if verity:

@@ -111,7 +111,7 @@ def check_places(source: PathLike, target: PathLike, parts: int) -> tuple[str, s
         raise UsageError(
             f"{shown(folder)}: only local folders, and those of s3://, gs:// and az://, can be packed into parts"
         )
-    refuse_parts(there, parts, ffrecord_shard(part_stem(there), 0, max(parts, 1)))
+    refuse_parts(there, parts, ffrecord_shard)
     folder = parse_folder(folder).url if is_url(folder) else absolute_path(folder)
     refuse_inside(folder, there)
     return folder, there

@@ -20,6 +20,7 @@ import numpy as np
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.jobs import Jobs, Progress, default_jobs
+from fffs.base.numbers import check_positive
 from fffs.base.paths import PathLike, named
 from fffs.base.text import plural
 from fffs.errors import ReadError, RecordError, WriteError
@@ -84,6 +85,7 @@ def unpack(
         ['cat', 'dog']
 
     """
+    check_positive(jobs=jobs)
     name = named(target, "the folder to unpack into")
     refuse_content(name, follow=True)
     path = os.path.realpath(name) if os.path.islink(name.rstrip("/")) else name
