@@ -36,6 +36,8 @@ from inside import (
 from set_sources import assert_same, files_of, grow
 
 import fffs
+import fffs.ofrecord
+import fffs.tfrecord
 from fffs.errors import FormatError, ReadError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
 
 
@@ -441,6 +443,44 @@ def test_numbers_of_parts_and_jobs(source: Path, tmp_path: Path, wrong: Any) -> 
             with pytest.raises(UsageError, match=f"^{option} must be a whole number of at least 1, not {wrong!r}$"):
                 call()
     assert not target.exists()
+
+
+ZERO = "a\0b"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda folder, pack: fffs.FileWriter(f"{ZERO}.ffr", 1),
+        lambda folder, pack: fffs.FileWriter(f"{ZERO}/x.ffr"),
+        lambda folder, pack: fffs.tfrecord.TFRecordWriter(ZERO),
+        lambda folder, pack: fffs.ofrecord.OFRecordWriter(ZERO),
+        lambda folder, pack: fffs.pack_folder(folder, f"{ZERO}.ffr"),
+        lambda folder, pack: fffs.pack_folder(ZERO, folder / "x.ffr"),
+        lambda folder, pack: fffs.pack_folder(folder, ZERO, parts=2),
+        lambda folder, pack: fffs.pack_folder(ZERO, pack.parent / "set", parts=2),
+        lambda folder, pack: fffs.plan_convert(pack, ZERO, 2),
+        lambda folder, pack: fffs.convert(pack, f"{ZERO}.tar"),
+        lambda folder, pack: fffs.convert(ZERO, pack.parent / "x.tar"),
+        lambda folder, pack: fffs.unpack(pack, ZERO),
+        lambda folder, pack: fffs.unpack(ZERO, pack.parent / "x"),
+        lambda folder, pack: fffs.utils.dump([b"a", b"b"], ZERO),
+        lambda folder, pack: fffs.open(ZERO),
+        lambda folder, pack: fffs.PackedFolder(ZERO.encode()),
+        lambda folder, pack: fffs.PackPlan.load(ZERO),
+    ],
+)
+def test_a_path_with_a_zero_byte_is_refused(source: Path, tmp_path: Path, act: Callable[[Path, Path], object]) -> None:
+    fffs.pack_folder(source, tmp_path / "p.ffr")
+    with pytest.raises(UsageError, match=r"^'.*a\\x00b.*': no path has a zero byte$"):
+        act(source, tmp_path / "p.ffr")
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_a_plan_with_a_zero_byte_in_a_path_is_damaged(source: Path, tmp_path: Path, name: str) -> None:
+    fields = json.loads(fffs.plan_pack(source, tmp_path / "set", 2).to_json())
+    with pytest.raises(FormatError, match=r"not a plan to pack, or a damaged one .*no path has a zero byte"):
+        fffs.PackPlan.from_json(json.dumps({**fields, name: "/a\0b"}))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000])

@@ -12,10 +12,18 @@ PathLike = str | bytes | os.PathLike[Any]
 
 
 def named(path: PathLike, what: str) -> str:
-    """Return the path as text. Raises UsageError if it is empty: abspath would take it for the current folder."""
-    text = os.fsdecode(path)
+    """Return the path as text. Raises UsageError if it has a zero byte, or is empty: that is no current folder."""
+    text = without_zero(path)
     if not text:
         raise UsageError(f"the name of {what} is empty")
+    return text
+
+
+def without_zero(path: PathLike) -> str:
+    """Return the path as text. Raises UsageError if it has a zero byte, which no name has."""
+    text = os.fsdecode(path)
+    if "\0" in text:
+        raise UsageError(f"{text!r}: no path has a zero byte")
     return text
 
 

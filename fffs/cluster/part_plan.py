@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from fffs.base.paths import PathLike, as_utf8, of_utf8
+from fffs.base.paths import PathLike, as_utf8, of_utf8, without_zero
 from fffs.cluster.part_task import PartResult, PartTask, refuse_incomplete
 from fffs.cluster.place_of import place_of
 from fffs.cluster.plan_target import absolute_target
@@ -108,8 +108,8 @@ class PartPlan(ABC):
                     f"not a plan of this version to {cls.WORK}, but {plan['format']!a:.40} to {plan['work']!a:.40}"
                 )
             options = {name: plan[name] for name in cls._option_names()}
-            options |= {name: of_utf8(options[name]) for name in cls.PATHS}
-            made = cls.of(of_utf8(str(plan["target"])), plan["tasks"], **options)
+            options |= {name: without_zero(of_utf8(options[name])) for name in cls.PATHS}
+            made = cls.of(without_zero(of_utf8(str(plan["target"]))), plan["tasks"], **options)
             intact = made.fingerprint == plan["fingerprint"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if isinstance(error, FormatError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from fffs.base.descriptors import above_standard, duplicate
 from fffs.base.failures import reading, writing
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import UsageError, WriteError
 from fffs.files.aside import Aside
@@ -73,7 +73,7 @@ class AtomicFile(Discarding):
 
         place: its folder, if that is open already; the path may lead to another one by now.
         """
-        self.path = os.fsdecode(path)
+        self.path = without_zero(path)
         self.name = os.path.basename(os.fsencode(path))
         if not self.name:
             raise UsageError(f"{self.path}: is the name of a folder; name a file")

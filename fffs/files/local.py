@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import reading
-from fffs.base.paths import PathLike, current_folder
+from fffs.base.paths import PathLike, current_folder, without_zero
 from fffs.base.times import nearest_time
 from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
@@ -54,7 +54,7 @@ class LocalFile(File):
             ReadError: it cannot be opened.
 
         """
-        name = os.fsdecode(path)
+        name = without_zero(path)
         folder = current_folder() if folder is None else folder
         try:
             # O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from fffs.base.paths import without_zero
 from fffs.errors import UsageError, WriteError
 from fffs.files.dirfd import close, open_folder
 from fffs.files.file_systems import is_proc
@@ -31,6 +32,7 @@ def refuse_file(path: str) -> None:
         UsageError: other programs would lose what is there, or it cannot be replaced.
 
     """
+    without_zero(path)
     if os.path.isdir(path):  # or a link to one, which its users would miss
         raise WriteError(errno.EISDIR, path)
     with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.numbers import check_positive
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.base.text import tell
 from fffs.cluster.engines import executing
 from fffs.cluster.executors import Call, ExecutorLike, run_calls
@@ -84,7 +84,7 @@ def dump(
         3
 
     """
-    target, n = os.fsdecode(fname), len(dataset)
+    target, n = without_zero(fname), len(dataset)
     if not is_url(target):
         target = os.path.realpath(target)
     elif nfiles != 1:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fffs.base.descriptors import above_standard
+from fffs.base.paths import without_zero
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.dirfd import Ways, close
 
@@ -69,6 +70,7 @@ def open_source(folder: bytes, leave_out: LeaveOut | None = None) -> Iterator[So
         ReadError: the folder cannot be read.
 
     """
+    without_zero(folder)
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
             raise UsageError(f"{os.fsdecode(folder)}: not a folder")
