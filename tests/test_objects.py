@@ -86,6 +86,16 @@ def test_neighbours_are_one_request(server: ObjectServer, records_file: bytes) -
         assert len(server.requests) == 1
 
 
+def test_frames_do_not_separate_tiny_neighbours(server: ObjectServer, tmp_path: Path) -> None:
+    with tfrecord.TFRecordWriter(tmp_path / "t.tfrecord") as writer:
+        for k in range(1000):
+            writer.write_one(b"%03d" % k)
+    with fffs.FileReader(server.put("t.tfrecord", (tmp_path / "t.tfrecord").read_bytes())) as reader:
+        server.requests.clear()
+        assert [bytes(record) for record in reader.read(range(1000))] == [b"%03d" % k for k in range(1000)]
+        assert len(server.requests) == 1
+
+
 def test_gaps_that_cost_more_than_a_request_are_not_read(server: ObjectServer, tmp_path: Path) -> None:
     with fffs.FileWriter(tmp_path / "g.ffr", 2000) as writer:
         for k in range(2000):

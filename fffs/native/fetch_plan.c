@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes; the lines of another request and of its answer are more. */
+enum { SMALL_GAP = 256 };
+
 static int by_place(const void *a, const void *b)
 {
     const struct fffs_piece *one = *(struct fffs_piece *const *)a, *other = *(struct fffs_piece *const *)b;
@@ -15,8 +18,8 @@ static int by_place(const void *a, const void *b)
     return one->request < other->request ? -1 : one->request > other->request;
 }
 
-/* Whether a piece is near enough to the end of a range. A gap may cost an eighth of what was asked for: of many small records
- * that lie far apart, nearly everything would be dropped. */
+/* Whether a piece is near enough to the end of a range. Larger gaps may cost an eighth of what was asked for: of many small
+ * records that lie far apart, nearly everything would be dropped. Frames around tiny records are more than they. */
 static bool belongs(const struct fffs_range *range, int64_t start, int64_t asked, const struct fffs_piece *piece,
                     int64_t most)
 {
@@ -27,7 +30,7 @@ static bool belongs(const struct fffs_range *range, int64_t start, int64_t asked
 
     if (range->object != fffs_object_of(piece->fd) || gap > FFFS_GAP || after - start > most)
         return false;
-    return gap <= 0 || after - start - asked - piece->length <= (asked + piece->length) / 8;
+    return gap <= SMALL_GAP || after - start - asked - piece->length <= (asked + piece->length) / 8;
 }
 
 size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, int64_t most, struct fffs_range *ranges)
