@@ -51,6 +51,7 @@ fffs.files.local
 fffs.base.asynchronous
 fffs.base.importing
 fffs.base.long_reads
+fffs.objects.aws_profile
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.part_sender

@@ -284,15 +284,22 @@ def test_the_environment_of_now_counts(cloud: Weed, monkeypatch: pytest.MonkeyPa
     assert not is_alive(first)
 
 
+VIRTUAL = {"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}
+
+
 @pytest.mark.parametrize(
     ("settings", "url"),
     [
         ({}, "https://s3.us-east-1.amazonaws.com/test/%2541/%C3%A9%5C"),
         ({"AWS_REGION": "eu-west-1"}, "https://s3.eu-west-1.amazonaws.com/test/%2541/%C3%A9%5C"),
         ({"AWS_DEFAULT_REGION": "eu-west-2"}, "https://s3.eu-west-2.amazonaws.com/test/%2541/%C3%A9%5C"),
-        ({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}, "https://test.s3.us-east-1.amazonaws.com/%2541/%C3%A9%5C"),
+        (VIRTUAL, "https://test.s3.us-east-1.amazonaws.com/%2541/%C3%A9%5C"),
         ({"AWS_ENDPOINT_URL": "", "AWS_REGION": ""}, "https://s3.us-east-1.amazonaws.com/test/%2541/%C3%A9%5C"),
         ({"AWS_ENDPOINT_URL": "https://host/sub/"}, "https://host/sub/test/%2541/%C3%A9%5C"),
+        # An endpoint may have the bucket, as obstore wants it, or not, as boto3 wants it.
+        ({**VIRTUAL, "AWS_ENDPOINT_URL": "https://host"}, "https://test.host/%2541/%C3%A9%5C"),
+        ({**VIRTUAL, "AWS_ENDPOINT_URL": "https://test.host:9/"}, "https://test.host:9/%2541/%C3%A9%5C"),
+        ({**VIRTUAL, "AWS_ENDPOINT_URL": "https://other.host/"}, "https://test.other.host/%2541/%C3%A9%5C"),
         (
             {"AWS_ENDPOINT_URL": "https://host", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
             "https://s3.us-east-1.amazonaws.com/test/%2541/%C3%A9%5C",

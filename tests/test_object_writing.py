@@ -679,6 +679,34 @@ def test_a_lost_answer_about_an_encrypted_object_is_not_another_writer(server: O
         write(server, 5, keep=True, byte=b"y")
 
 
+def test_an_object_that_vanishes_while_it_is_compared(server: ObjectServer) -> None:
+    write(server, 5)
+    data = server.objects["/b/x.ffr"]
+
+    def vanish(_: Request, answer: Answer) -> None:
+        server.objects.clear()
+        answer.status, answer.body, answer.headers = 404, b"", {"Content-Length": "0"}
+
+    server.objects["/b/x.ffr"] = data[::-1]
+    server.faults = [vanish]
+    write(server, 5, keep=True)
+    assert server.objects["/b/x.ffr"] == data
+
+
+def test_an_object_that_changes_while_it_is_compared(server: ObjectServer) -> None:
+    write(server, 3 * MIB)
+    data = server.objects["/b/x.ffr"]
+
+    def change(_: Request, __: Answer) -> None:
+        server.objects["/b/x.ffr"] = b"changed"
+
+    server.objects["/b/x.ffr"] = data[::-1]
+    server.faults = [change]
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(server, 3 * MIB, keep=True)
+    assert server.objects["/b/x.ffr"] == b"changed"
+
+
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("size", [1, 9 * MIB])
 @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])

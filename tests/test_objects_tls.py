@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from connect_proxy import ConnectProxy, proxying
-from inside import Sender, list_objects, object_client, parse_url
+from inside import Sender, aws_profile, list_objects, object_client, parse_url
 from object_server import Answer, ObjectServer, Request, serving
 from weed import clear_environment
 
@@ -106,6 +107,24 @@ def test_the_certificates_of_a_profile_count_for_all_requests(monkeypatch: pytes
     with serving(tls=_context(leaf)) as server:
         (tmp_path / ".aws" / "config").write_text(f"[default]\nca_bundle = {leaf}\nendpoint_url = {server.url}\n")
         _use_store(server)
+
+
+def test_profiles_are_not_read_for_each_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There may be hundreds of them, and a folder that is packed has millions of objects."""
+    clear_environment(monkeypatch, tmp_path)
+    (tmp_path / ".aws").mkdir()
+    config = tmp_path / ".aws" / "config"
+    read: list[object] = []
+    found = aws_profile.read_profile
+    monkeypatch.setattr(aws_profile, "read_profile", lambda environment: read.append(0) or found(environment))
+    for names, bundle in (["default"], "one"), (["default", "second"], "other one"):
+        config.write_text("".join(f"[profile {name}]\nca_bundle = {name} {bundle}\n" for name in names))
+        for name in names:
+            read.clear()
+            monkeypatch.setenv("AWS_PROFILE", name)
+            for _ in range(3):
+                assert aws_profile.certificates_file(os.environ) == f"{name} {bundle}"
+            assert len(read) == 1
 
 
 def _use_store(server: ObjectServer) -> None:

@@ -29,6 +29,7 @@ KEYS = [
     "raw/\N{GRINNING FACE}",
 ]
 REST = "<LastModified>2026-01-01T00:00:00.123456789Z</LastModified><ETag>&quot;x&quot;</ETag><Size>5</Size>"
+BUSY = "<Error><Code>SlowDown</Code></Error>"
 PLAIN = ["raw/a", "raw/b b", "raw/b+b", "raw/c&c", "raw/sub/", "raw/é", "raw/\N{GRINNING FACE}"]
 
 
@@ -47,7 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.queries.append(query)
         page = self.server.page(query)
         body = ("" if page is None else page).encode()
-        self.send_response(404 if page is None else 200)
+        self.send_response(404 if page is None else 503 if page == BUSY else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -199,11 +200,52 @@ def test_pages_that_overlap_give_each_object_once(server: Server) -> None:
     assert listed() == ["raw/a", "raw/b", "raw/c"]
 
 
-def test_empty_pages_do_not_end_a_list(server: Server) -> None:
-    pages = paged(2, KEYS)
-    token = "<NextContinuationToken>0</NextContinuationToken>"
+@pytest.mark.parametrize(("keys", "url"), [(KEYS, "s3://bucket/raw/"), (["0", "1", "2"], "s3://bucket/")])
+def test_empty_pages_do_not_end_a_list(server: Server, keys: list[str], url: str) -> None:
+    pages = paged(2, keys)
+    token = "<NextContinuationToken>.</NextContinuationToken>"
     server.page = lambda query: pages(query) if "continuation-token" in query else shown([], "true", token)
-    assert listed() == KEYS
+    assert listed(url=url) == keys
+
+
+def test_each_empty_page_is_an_answer_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store with many removed versions may send thousands, which take longer than one answer may."""
+    asked: list[object] = []
+    ask = object_client._ask
+    monkeypatch.setattr(object_client, "_ask", lambda *arguments: asked.append(arguments) or ask(*arguments))
+
+    def page(query: Query) -> str:
+        number = int(query.get("continuation-token", "0"))
+        token = f"<NextContinuationToken>{number + 1}</NextContinuationToken>"
+        return shown([], "true", token) if number < 10 else shown(["raw/a"], "false")
+
+    server.page = page
+    assert listed() == ["raw/a"]
+    assert len(asked) > 10
+
+
+def test_a_folder_may_be_on_several_pages(server: Server) -> None:
+    """As of a store that counts keys, not folders."""
+
+    def page(query: Query) -> str:
+        number = int(query.get("continuation-token", "0"))
+        token = f"<NextContinuationToken>{number + 1}</NextContinuationToken>"
+        return shown(["raw/a/"], "true", token) if number < 3 else shown(["raw/a/", "raw/b"], "false")
+
+    server.page = page
+    assert listed(True) == ["raw/a/", "raw/b"]
+
+
+def test_a_busy_store_is_asked_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For FFFS_DEADLINE seconds, also for the first page. A wrong address is given up earlier."""
+    server.page = lambda _: BUSY if len(server.queries) < 8 else shown(["raw/a"], "false")
+    assert listed() == ["raw/a"]
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    server.page = lambda _: BUSY
+    server.queries.clear()
+    with pytest.raises(ReadError, match="HTTP status 503: SlowDown"):
+        listed()
+    assert len(server.queries) < 8
 
 
 def test_keys_with_control_characters_are_asked_for_once_more(server: Server) -> None:

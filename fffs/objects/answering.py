@@ -15,7 +15,7 @@ from typing import Any, Final
 from fffs.errors import AccessError, UsageError
 from fffs.objects.protocol import Message
 from fffs.objects.s3_list import PAGE, Entry, list_pages, milliseconds, quoted
-from fffs.objects.s3_requests import S3Requests
+from fffs.objects.s3_requests import DEADLINE, S3Requests
 from fffs.objects.stores import StoreSettings, sign_url, take_environment, time_of
 from fffs.objects.uploads import Uploads
 
@@ -50,7 +50,7 @@ class Answerer:
             signed = [self._sign(scheme, bucket, each, request["seconds"]) for each in request["keys"]]
             return {"urls": [[entry["url"], entry["seconds"]] for entry in signed]}
         if operation == "list":
-            return self._list(scheme, bucket, key, request)
+            return self._list(request)
         if operation == "upload":
             return self._find_uploads(scheme, bucket).answer(request)
         raise ValueError(f"there is no operation {operation!r}")
@@ -110,19 +110,19 @@ class Answerer:
 
     # ------------------------------------------------------------ listing
 
-    def _list(self, scheme: str, bucket: str, key: str, request: Message) -> Message:
+    def _list(self, request: Message) -> Message:
         """Return the next page of a listing: one that was begun, or a new one after a key.
 
         An owner that was given a new process goes on where it was, as after a listing that was dropped. A child of fork
         may ask for a listing of its parent's process, so that their names are not just numbers.
         """
-        number, after = request.get("listing") or secrets.token_hex(), request.get("after")
+        number = request.get("listing") or secrets.token_hex()
         with self._lock:
             pages = self._listings.pop(number, None)
         if request.get("end"):
             return {}
         if pages is None:
-            pages = self._pages(scheme, bucket, key, after, bool(request.get("delimiter")))
+            pages = self._pages(request)
         page = next(pages, None)
         if page is None:
             return {"entries": [], "listing": None}
@@ -132,11 +132,14 @@ class Answerer:
                 self._listings.popitem(last=False)
         return {"entries": page, "listing": number}
 
-    def _pages(self, scheme: str, bucket: str, key: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
+    def _pages(self, request: Message) -> Iterator[list[Entry]]:
         """Return the pages of a listing of a folder."""
-        store, folder = self._store(scheme, bucket), key.rstrip("/")
+        scheme, bucket = request["scheme"], request["bucket"]
+        after, delimiter = request.get("after"), bool(request.get("delimiter"))
+        store, folder = self._store(scheme, bucket), request["key"].rstrip("/")
         if scheme == "s3" and (requests := S3Requests(self._settings, bucket)).are_possible:
-            return _without_markers(list_pages(requests, f"{folder}/" if folder else "", after, delimiter))
+            prefix, deadline = f"{folder}/" if folder else "", float(request.get("deadline", DEADLINE))
+            return _without_markers(list_pages(requests, prefix, after, delimiter, deadline))
         return _pages_of_obstore(store, folder, after, delimiter)
 
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from fffs.errors import UsageError
 
+_certificates: tuple[object, str | None] | None = None  # what was asked for last, and the answer
+
 # Profiles with one of these get their keys from a program, a browser or another service.
 INDIRECT: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
 
@@ -49,13 +51,35 @@ def read_profile(environment: Mapping[str, str]) -> dict[str, str]:
     return merged
 
 
+def profile_stamps(environment: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what changes when the files of profiles do."""
+    return tuple(_stamp(path) for path in profile_files(environment))
+
+
+def _stamp(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def certificates_file(environment: Mapping[str, str]) -> str | None:
-    """Return the file of certificates that the environment or the profile in use names, or None."""
+    """Return the file of certificates that the environment or the profile in use names, or None.
+
+    Each object that is opened asks for it, and files of hundreds of profiles are usual.
+    """
+    global _certificates
     if named := environment.get("AWS_CA_BUNDLE"):
         return named
-    with contextlib.suppress(UsageError):  # who asks a store of S3 is told of a wrong profile where the store is made
-        return read_profile(environment).get("ca_bundle")
-    return None
+    asked = (profile_files(environment), profile_name(environment), profile_stamps(environment))
+    known = _certificates
+    if known is None or known[0] != asked:
+        found = None
+        with contextlib.suppress(UsageError):  # a store of S3 tells of a wrong profile where it is made
+            found = read_profile(environment).get("ca_bundle")
+        known = _certificates = (asked, found)
+    return known[1]
 
 
 def is_indirect(settings: Mapping[str, str]) -> bool:

@@ -19,17 +19,18 @@ from typing import Any, Final, NamedTuple
 
 from fffs.base.times import nearest_time
 from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
-from fffs.objects.aws_profile import profile_files
+from fffs.objects.aws_profile import profile_stamps
 from fffs.objects.connection import ConnectionLostError, StoreConnection
 from fffs.objects.describing import CHECK
 from fffs.objects.names import ObjectName, require_object
 from fffs.objects.protocol import Message
 from fffs.objects.redacting import redact, secrets_of
+from fffs.objects.transfer import deadline
 
 LONGEST: Final = 7 * 24 * 3600
 """The most seconds for which a URL can be signed."""
 
-_LISTING: Final = 900.0  # seconds for a folder, which the store process reads completely before it answers
+_LISTING: Final = 900.0  # seconds for a folder that obstore lists, which it reads completely before it answers
 _PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_")
 _NAMES: Final = frozenset(
     {"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "IDENTITY_ENDPOINT", "IDENTITY_HEADER"}
@@ -106,7 +107,8 @@ def list_objects(prefix: ObjectName, delimiter: bool) -> Iterator[tuple[str, int
             key ends in a slash.
 
     Raises:
-        UsageError, AccessError, ReadError: as ``sign``.
+        UsageError: as ``sign``, or FFFS_DEADLINE is wrong.
+        AccessError, ReadError: as ``sign``.
         SourceNotFoundError: there is no such bucket.
 
     """
@@ -117,10 +119,12 @@ def list_entries(prefix: ObjectName, delimiter: bool = False) -> Iterator[Listed
     """Yield the objects in a folder as ``list_objects``, with their times."""
     if prefix.is_web:
         raise UsageError(f"{prefix.name}: a folder of a web server cannot be listed; name its files")
-    request: Message = {"do": "list", "delimiter": delimiter, "listing": None, "after": None}
+    seconds = deadline()
+    patience = max(2 * seconds + 60, _LISTING if delimiter else 0)  # keys that are no XML are asked for twice
+    request: Message = {"do": "list", "delimiter": delimiter, "listing": None, "after": None, "deadline": seconds}
     try:
         while True:
-            answer = _ask(prefix, request)
+            answer = _ask(prefix, request, patience)
             request["listing"] = answer.get("listing")
             for entry in _entries(prefix, answer):
                 yield entry
@@ -174,7 +178,7 @@ def _ask(name: ObjectName, request: Message, patience: float | None = None) -> M
     for _ in range(2):
         connection = _owner.connect()
         try:
-            answer = connection.ask(request, _LISTING if request.get("delimiter") else patience)
+            answer = connection.ask(request, patience)
         except ConnectionLostError:
             _owner.discard(connection)
             continue
@@ -217,16 +221,8 @@ def _fingerprint() -> bytes:
     variables = {
         key: value for key, value in environment.items() if key.upper().startswith(_PREFIXES) or key.upper() in _NAMES
     }
-    state = sorted(variables.items()), [_file_stamp(path) for path in profile_files(environment)]
+    state = sorted(variables.items()), profile_stamps(environment)
     return hashlib.sha256(repr(state).encode(errors="surrogateescape")).digest()
-
-
-def _file_stamp(path: str) -> object:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _Owner:

@@ -23,7 +23,7 @@ import numpy as np
 from fffs.base.descriptors import above_standard, memory_file
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Discarding, refuse_child
-from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
+from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_output import AtomicOutput, RawWriter
 from fffs.files.local import LocalFile
@@ -203,12 +203,17 @@ class NewObject(Discarding):
             return None
         if str(looked["etag"]).strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
             return True
-        with RemoteFile.open(self._target.url) as file:
-            if file.size != len(data):
-                return False
-            there = np.empty(file.size, np.uint8)
-            file.read_at(0, there)
-            return there.tobytes() == bytes(data)
+        try:
+            with RemoteFile.open(self._target.url) as file:
+                if file.size != len(data):
+                    return False
+                there = np.empty(file.size, np.uint8)
+                file.read_at(0, there)
+                return there.tobytes() == bytes(data)
+        except SourceNotFoundError:  # it was removed just now
+            return None
+        except SourceChangedError:
+            return False
 
     def _put_rest(self, size: int, new: bool) -> None:
         """Send the parts that nothing said to be complete, such as the last one, and make the object of all."""

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import unquote_plus
 
-from fffs.objects.s3_requests import DEADLINE, S3Requests
+from fffs.objects.s3_requests import S3Requests
 from fffs.objects.sending import Reply, Sender
 from fffs.objects.stores import time_of
 
@@ -28,8 +28,9 @@ Entry = tuple[str, int, str, int]
 """Key, size, ETag with quotes, and time of modification in nanoseconds since 1970. The key of a folder ends in a slash;
 the rest is then 0 and ""."""
 
+_FOLDER: Final = (0, "", 0)
 _LONGEST: Final = 16 << 20  # bytes of a page: 1,000 keys of 1,024 bytes, each written as &#xHH;, have less
-_FIRST: Final = 5.0  # seconds of failures; a wrong address is not one that answers later
+_SILENCE: Final = 5.0  # seconds without the first answer; a wrong address is not one that answers later
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")  # fewer than 2**63
 _FRACTION: Final = re.compile(r"\.([0-9]{1,6})[0-9]*")
 
@@ -42,7 +43,9 @@ class _Page:
     next: dict[str, str] | None
 
 
-def list_pages(requests: S3Requests, prefix: str, after: str | None, delimiter: bool) -> Iterator[list[Entry]]:
+def list_pages(
+    requests: S3Requests, prefix: str, after: str | None, delimiter: bool, deadline: float
+) -> Iterator[list[Entry]]:
     """Yield the entries of a folder in pages, in the order of the store, without empty objects that mark folders.
 
     Args:
@@ -50,6 +53,7 @@ def list_pages(requests: S3Requests, prefix: str, after: str | None, delimiter: 
         prefix: "", or the key of the folder with a slash at its end.
         after: begin after this key.
         delimiter: yield what is directly in the folder. A folder in it is an entry whose key ends in a slash.
+        deadline: seconds of failures after which a request is given up.
 
     Raises:
         RuntimeError: an answer is no page of a list, or lists come to no end. NotSentError: there is none.
@@ -59,12 +63,12 @@ def list_pages(requests: S3Requests, prefix: str, after: str | None, delimiter: 
     sender = Sender()
     try:
         earlier = frozenset([after] if after else [])  # a folder is listed again after its own key
-        for page in _pages(requests, sender, prefix, after, delimiter):
+        for page in _pages(_Asking(requests, sender, deadline), prefix, after, delimiter):
             entries = list(_shown(page.entries, prefix, delimiter, earlier))
             if delimiter:  # objects and folders are two lists of a page
                 entries.sort()
             earlier = frozenset(entry[0] for entry in entries) or earlier
-            for start in range(0, len(entries), PAGE):
+            for start in range(0, max(len(entries), 1), PAGE):  # each page is an answer, also without entries
                 yield entries[start : start + PAGE]
     finally:
         sender.close()
@@ -80,39 +84,58 @@ def _shown(entries: Iterable[Entry], prefix: str, delimiter: bool, earlier: froz
         folder, slash, _ = name.partition("/")
         if name.endswith("/") and not entry[1] and not delimiter:
             continue
-        found: Entry = (f"{prefix}{folder}/", 0, "", 0) if delimiter and slash else entry
+        found: Entry = (f"{prefix}{folder}/", *_FOLDER) if delimiter and slash else entry
         if found[0] not in seen:
             seen.add(found[0])
             yield found
 
 
-def _pages(requests: S3Requests, sender: Sender, prefix: str, after: str | None, delimiter: bool) -> Iterator[_Page]:
+@dataclass
+class _Asking:
+    """Asks a store for pages. ``silence``: see ``Sender.send``."""
+
+    requests: S3Requests
+    sender: Sender
+    deadline: float
+    silence: float | None = _SILENCE
+
+    def load(self, query: Mapping[str, str]) -> _Page:
+        """Return a page. Raises as ``list_pages``."""
+        reply = self.sender.send(
+            "GET",
+            lambda: self.requests.sign("GET", "", query),
+            deadline=self.deadline,
+            longest=_LONGEST,
+            silence=self.silence,
+        )
+        self.silence = None
+        try:
+            return _parse_page(reply)
+        except Xml.ParseError:
+            if "encoding-type" in query:
+                raise _no_page(reply) from None
+            # Keys with control characters are no XML as they are, and not each store can encode the others rightly.
+            return self.load({**query, "encoding-type": "url"})
+
+
+def _pages(asking: _Asking, prefix: str, after: str | None, delimiter: bool) -> Iterator[_Page]:
     """Yield the pages of a list up to the one that says that it is the last."""
     what = {"prefix": prefix, "max-keys": str(PAGE), **({"delimiter": "/"} if delimiter else {})}
     # The second version of lists knows start-after, the first one marker.
     where: dict[str, str] | None = {"list-type": "2", **({"start-after": after, "marker": after} if after else {})}
-    seen: set[tuple[str, str]] = set()  # where the pages begin: what the store calls it, and the first key
+    seen: set[tuple[str, str]] = set()  # where the pages begin: what the store calls it, and the first object
     while where is not None:
-        page = _load_page(requests, sender, {**what, **where}, DEADLINE if seen else _FIRST)
+        page = asking.load({**what, **where})
         if page.next is not None:
-            begins = {*page.next.items(), ("first", min((entry[0] for entry in page.entries), default=str(len(seen))))}
-            begins.discard(("list-type", "2"))
+            begins = {item for item in page.next.items() if item != ("list-type", "2")}
+            # Stores that count keys and not folders may show a folder on several pages.
+            objects = sorted(entry[0] for entry in page.entries if entry[1:] != _FOLDER)
+            begins |= {("first", key) for key in objects[:1]}
             if begins & seen:
                 raise RuntimeError(f"the store lists a page of {prefix or 'the bucket'} twice")
             seen |= begins
         yield page
         where = page.next
-
-
-def _load_page(requests: S3Requests, sender: Sender, query: Mapping[str, str], deadline: float) -> _Page:
-    reply = sender.send("GET", lambda: requests.sign("GET", "", query), deadline=deadline, longest=_LONGEST)
-    try:
-        return _parse_page(reply)
-    except Xml.ParseError:
-        if "encoding-type" in query:
-            raise _no_page(reply) from None
-        # Keys with control characters are no XML as they are, and not each store can encode the others rightly.
-        return _load_page(requests, sender, {**query, "encoding-type": "url"}, deadline)
 
 
 class _WithoutTypes(Xml.TreeBuilder):
@@ -135,7 +158,7 @@ def _parse_page(reply: Reply) -> _Page:
     texts = [(_name(child), {_name(field): field.text or "" for field in child}) for child in root]
     try:
         entries = [_entry(field, decode(field["Key"])) for name, field in texts if name == "Contents"]
-        entries += [(decode(field["Prefix"]), 0, "", 0) for name, field in texts if name == "CommonPrefixes"]
+        entries += [(decode(field["Prefix"]), *_FOLDER) for name, field in texts if name == "CommonPrefixes"]
     except (KeyError, ValueError):
         raise RuntimeError("an entry of the store's list has no key, no size or no time") from None
     return _Page(entries, _next(fields, entries, decode) if fields["IsTruncated"] == "true" else None)

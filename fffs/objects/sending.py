@@ -90,6 +90,7 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         deadline: float = 60.0,
         longest: int = _LONGEST,
+        silence: float | None = None,
     ) -> Reply:
         """Send a request until the server takes or refuses it, or for about ``deadline`` seconds of failures.
 
@@ -100,6 +101,7 @@ class Sender:
             headers: further headers.
             deadline: seconds.
             longest: bytes of the answer that are read.
+            silence: the deadline until there is a first answer, if it is to be another one.
 
         Returns:
             The last answer, whatever its status.
@@ -109,7 +111,7 @@ class Sender:
             CancelledError: see ``cancel``.
 
         """
-        end, wait = time.monotonic() + deadline, 0.1
+        begin, wait, limit = time.monotonic(), 0.1, deadline if silence is None else min(silence, deadline)
         while True:
             failure: NotSentError | None = None
             url = make_url()
@@ -119,13 +121,14 @@ class Sender:
                 reply = self._try(method, url, memoryview(body).cast("B"), headers or {}, longest)
                 if not reply.is_worth_another:
                     return reply
+                limit = deadline
             except ProxyError:
                 raise
             except NotSentError as error:
                 failure = error
             if self._cancelled.is_set():
                 raise CancelledError
-            if time.monotonic() + wait > end:
+            if time.monotonic() + wait > begin + limit:
                 if failure is not None:
                     raise failure
                 return reply

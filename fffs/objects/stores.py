@@ -155,7 +155,7 @@ class StoreSettings:
         return sign_url(store, key, 60).partition("?")[0]
 
     def _make_s3(self, bucket: str, keys: dict[str, Any]) -> Any:
-        endpoint = self._endpoint()
+        endpoint = self._endpoint(bucket)
         settings: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         region = self._first("AWS_REGION", "AWS_DEFAULT_REGION") or self.profile.get("region")
         settings |= {"region": region} if region else {}
@@ -176,11 +176,20 @@ class StoreSettings:
         """Return the value of the first variable that is set and not empty, or nothing."""
         return next((value for name in names if (value := self._environment.get(name))), "")
 
-    def _endpoint(self) -> str:
-        """Return the endpoint of S3, or nothing for that of AWS."""
+    def _endpoint(self, bucket: str) -> str:
+        """Return the endpoint of S3, or nothing for that of AWS.
+
+        obstore takes it for that of the bucket if the bucket is to be part of the host, and a slash at its end for a
+        part of the key.
+        """
         if is_true(self._environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")):
             return ""
-        return self._first(*_ENDPOINTS) or self.profile.get("endpoint_url", "")
+        endpoint = (self._first(*_ENDPOINTS) or self.profile.get("endpoint_url", "")).rstrip("/")
+        scheme, mark, rest = endpoint.partition("://")
+        in_host = is_true(self._environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST"))
+        if not in_host or not rest or rest.lower().startswith(f"{bucket.lower()}."):
+            return endpoint
+        return f"{scheme}{mark}{bucket}.{rest}"
 
     def _client(self, endpoint: str) -> dict[str, Any]:
         """Return the options of the HTTP client. Raises UsageError for an endpoint that is none."""
