@@ -248,6 +248,16 @@ def test_a_busy_store_is_asked_again(server: Server, monkeypatch: pytest.MonkeyP
     assert len(server.queries) < 8
 
 
+def test_a_folder_that_is_repeated_on_each_page_is_listed_once(server: Server) -> None:
+    def page(query: Query) -> str:
+        number = int(query.get("continuation-token", "0"))
+        token = f"<NextContinuationToken>{number + 1}</NextContinuationToken>"
+        return shown(["raw/a/", f"raw/b{number}"], "true" if number < 5 else "false", token)
+
+    server.page = page
+    assert listed(True) == ["raw/a/", *(f"raw/b{number}" for number in range(6))]
+
+
 def test_keys_with_control_characters_are_asked_for_once_more(server: Server) -> None:
     def page(query: Query) -> str:
         if query.get("encoding-type") == "url":

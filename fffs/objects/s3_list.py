@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as Xml
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -62,21 +62,22 @@ def list_pages(
     """
     sender = Sender()
     try:
-        earlier = frozenset([after] if after else [])  # a folder is listed again after its own key
+        earlier: Container[str | None] = (after,)  # a folder is listed again after its own key
         for page in _pages(_Asking(requests, sender, deadline), prefix, after, delimiter):
-            entries = list(_shown(page.entries, prefix, delimiter, earlier))
+            found = _in_folder(page.entries, prefix, delimiter)
+            entries = [entry for key, entry in found.items() if key not in earlier]
             if delimiter:  # objects and folders are two lists of a page
                 entries.sort()
-            earlier = frozenset(entry[0] for entry in entries) or earlier
+            earlier = found or earlier
             for start in range(0, max(len(entries), 1), PAGE):  # each page is an answer, also without entries
                 yield entries[start : start + PAGE]
     finally:
         sender.close()
 
 
-def _shown(entries: Iterable[Entry], prefix: str, delimiter: bool, earlier: frozenset[str]) -> Iterator[Entry]:
-    """Yield what belongs to the folder, each once. earlier: the keys of the page before."""
-    seen = set(earlier)
+def _in_folder(entries: Iterable[Entry], prefix: str, delimiter: bool) -> dict[str, Entry]:
+    """Return what belongs to the folder, by its key."""
+    found: dict[str, Entry] = {}
     for entry in entries:
         name = entry[0].removeprefix(prefix)
         if not name or not entry[0].startswith(prefix):
@@ -84,10 +85,9 @@ def _shown(entries: Iterable[Entry], prefix: str, delimiter: bool, earlier: froz
         folder, slash, _ = name.partition("/")
         if name.endswith("/") and not entry[1] and not delimiter:
             continue
-        found: Entry = (f"{prefix}{folder}/", *_FOLDER) if delimiter and slash else entry
-        if found[0] not in seen:
-            seen.add(found[0])
-            yield found
+        shown: Entry = (f"{prefix}{folder}/", *_FOLDER) if delimiter and slash else entry
+        found.setdefault(shown[0], shown)
+    return found
 
 
 @dataclass
