@@ -181,7 +181,7 @@ fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender
-fffs.objects.small: read_object
+fffs.objects.small: delete_objects read_object
 fffs.objects.transfer: Totals totals
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums

@@ -5,8 +5,10 @@ It takes objects as S3 does, also in parts, without looking at signatures.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
+import html
 import re
 import socket
 import ssl
@@ -45,13 +47,15 @@ class Request:
 
     @property
     def kind(self) -> str:
-        """What is asked for: read, look, put, begin, part, complete, abort or list."""
+        """What is asked for: read, look, put, delete, delete all, begin, part, complete, abort or list."""
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
         if "uploads" in query:
             return "begin" if self.method == "POST" else "list"
         if "uploadId" in query:
             return {"PUT": "part", "POST": "complete", "DELETE": "abort"}[self.method]
-        return {"GET": "read", "HEAD": "look", "PUT": "put"}[self.method]
+        if "delete" in query:
+            return "delete all"
+        return {"GET": "read", "HEAD": "look", "PUT": "put", "DELETE": "delete"}[self.method]
 
 
 Fault = Callable[[Request, Answer], None]
@@ -115,6 +119,14 @@ class ObjectServer:
             return Answer(404 if there is None else 200, headers, b"")
         if kind in ("put", "complete") and "If-None-Match" in request.headers and there is not None and self.conditions:
             return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
+        if kind == "delete":
+            self.objects.pop(path, None)
+            return Answer(204, {}, b"")
+        if kind == "delete all":
+            assert base64.b64decode(request.headers["Content-Md5"]) == hashlib.md5(request.body).digest()
+            for key in re.findall("<Key>([^<]*)</Key>", request.body.decode()):
+                self.objects.pop(f"{path}/{html.unescape(key)}", None)
+            return Answer(200, {}, b"<DeleteResult></DeleteResult>")
         if kind == "put":
             self.objects[path] = request.body
             return Answer(200, {"ETag": self.etag_of(request.body)}, b"")

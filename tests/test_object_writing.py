@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import PackFile, PartSizes, Sender, WrittenRanges, object_client, parse_url, part_sender
+from inside import PackFile, PartSizes, Sender, WrittenRanges, delete_objects, object_client, parse_url, part_sender
 from object_server import Answer, Fault, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
@@ -857,3 +857,23 @@ def test_stores_are_used_where_python_has_no_memfd_create(
         writer.write_one(b"record")
     with fffs.FileReader("s3://b/x.tfrecord") as reader:
         assert bytes(reader.read_one(0)) == b"record"
+
+
+@pytest.mark.parametrize("fault", [status(503), lost], ids=["busy", "lost"])
+def test_the_first_request_of_a_write_is_repeated(
+    server: ObjectServer, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "60")
+    server.writing["look"] = [fault] * 7
+    write(server, 5)
+    assert "/b/x.ffr" in server.objects
+
+
+def test_a_busy_store_deletes_later(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "60")
+    server.objects = {"/b/d/1": b"", "/b/d/2": b"", "/b/e": b""}
+    server.writing["delete"] = [status(503)] * 7
+    delete_objects("s3://b/", ["d/1"])
+    server.writing["delete all"] = [status(503), reset_after(5)]
+    delete_objects("s3://b/d/", ["d/1", "d/2", "d/missing"])
+    assert server.objects == {"/b/e": b""}

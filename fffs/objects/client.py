@@ -169,7 +169,9 @@ def ask_upload(name: ObjectName, action: str, patience: float | None = None, **f
         UsageError, AccessError, ReadError, SourceNotFoundError: as ``sign`` and ``list_objects``.
 
     """
-    return _ask(name, {"do": "upload", "action": action, **fields}, patience)
+    seconds = deadline()
+    request: Message = {"do": "upload", "action": action, "deadline": seconds, **fields}
+    return _ask(name, request, patience or 2 * seconds + 60)
 
 
 def _ask(name: ObjectName, request: Message, patience: float | None = None) -> Message:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import unquote_plus
 
-from fffs.objects.s3_requests import S3Requests
+from fffs.objects.s3_requests import SILENCE, S3Requests
 from fffs.objects.sending import Reply, Sender
 from fffs.objects.stores import time_of
 
@@ -30,7 +30,6 @@ the rest is then 0 and ""."""
 
 _FOLDER: Final = (0, "", 0)
 _LONGEST: Final = 16 << 20  # bytes of a page: 1,000 keys of 1,024 bytes, each written as &#xHH;, have less
-_SILENCE: Final = 5.0  # seconds without the first answer; a wrong address is not one that answers later
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")  # fewer than 2**63
 _FRACTION: Final = re.compile(r"\.([0-9]{1,6})[0-9]*")
 
@@ -97,7 +96,7 @@ class _Asking:
     requests: S3Requests
     sender: Sender
     deadline: float
-    silence: float | None = _SILENCE
+    silence: float | None = SILENCE
 
     def load(self, query: Mapping[str, str]) -> _Page:
         """Return a page. Raises as ``list_pages``."""

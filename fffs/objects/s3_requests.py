@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+import threading
+import time
 import urllib.parse
 from collections.abc import Mapping
 from typing import Final
+from xml.sax.saxutils import escape
 
 from fffs.errors import AccessError
 from fffs.objects.sending import Reply, Sender
@@ -14,12 +20,22 @@ from fffs.objects.stores import StoreSettings
 DEADLINE: Final = 60.0
 """Seconds of failures after which a request is given up."""
 
+SILENCE: Final = 5.0
+"""Seconds without an answer after which the first request to a store is given up: its address is wrong."""
+
+_IDLE: Final = 4.0  # seconds for which a connection is kept; servers keep them for five or more
+_REFUSED: Final = re.compile(rb"<Error>(.*?)</Error>", re.DOTALL)
+_CODE: Final = re.compile(rb"<Code>([^<]*)</Code>")
+_NO_XML: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
 
 class S3Requests:
     """Requests to one bucket. Thread-safe. ``StoreSettings.make`` must have been called for it."""
 
     def __init__(self, settings: StoreSettings, bucket: str) -> None:
         self._settings, self._bucket = settings, bucket
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, Sender]] = []  # connections, and when they were used last
 
     @property
     def are_possible(self) -> bool:
@@ -50,10 +66,52 @@ class S3Requests:
         deadline: float = DEADLINE,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
+        silence: float | None = None,
     ) -> Reply:
-        """Return the answer to a request, whatever its status. Raises NotSentError, and as ``sign``."""
-        sender = Sender()
+        """Return the answer to a request, whatever its status. Raises NotSentError, and as ``sign``.
+
+        deadline, silence: as for ``Sender.send``.
+        """
+        sender = self._take()
         try:
-            return sender.send(method, lambda: self.sign(method, key, query), body, headers, deadline)
+            return sender.send(method, lambda: self.sign(method, key, query), body, headers, deadline, silence=silence)
         finally:
+            with self._lock:
+                self._idle.append((time.monotonic(), sender))
+
+    def _take(self) -> Sender:
+        """Return what sends a request, over a connection that was used lately if there is one."""
+        with self._lock:
+            old = [sender for used, sender in self._idle if time.monotonic() > used + _IDLE]
+            self._idle = [(used, sender) for used, sender in self._idle if sender not in old]
+            found = self._idle.pop()[1] if self._idle else Sender()
+        for sender in old:
             sender.close()
+        return found
+
+    def look(self, key: str, deadline: float = DEADLINE) -> str | None:
+        """Return the ETag of an object, or None if there is none. Raises RuntimeError, and as ``send``."""
+        reply = self.send("HEAD", key, {}, deadline, silence=SILENCE)
+        if reply.status == 404:
+            return None
+        if not reply.is_good:
+            raise RuntimeError(reply.describe())
+        return reply.headers.get("etag", "")
+
+    def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
+        """Delete objects, at most 1,000, as far as they are there. Raises RuntimeError, and as ``send``."""
+        together = [key for key in keys if not _NO_XML.search(key)]
+        for key in keys if len(together) < 2 else set(keys).difference(together):
+            reply = self.send("DELETE", key, {}, deadline)
+            if not reply.is_good and reply.status != 404:
+                raise RuntimeError(reply.describe())
+        if len(together) < 2:
+            return
+        objects = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in together)
+        body = f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"Content-MD5": digest, "Content-Type": "application/xml"}
+        reply = self.send("POST", "", {"delete": ""}, deadline, body, headers)
+        codes = [found[1] for each in _REFUSED.findall(reply.body) if (found := _CODE.search(each))]
+        if not 200 <= reply.status < 300 or b"DeleteResult" not in reply.body or set(codes) - {b"NoSuchKey"}:
+            raise RuntimeError(reply.describe())

@@ -43,6 +43,10 @@ class NotSentError(OSError):
     """There was no answer to a request. The message says why, without its URL."""
 
 
+class NotConnectedError(NotSentError):
+    """There was no connection to send a request over."""
+
+
 class ProxyError(NotSentError):
     """A proxy refuses to connect to the server, and would refuse again."""
 
@@ -79,7 +83,7 @@ class Sender:
 
     def __init__(self) -> None:
         self._connection: http.client.HTTPConnection | None = None
-        self._place = ""
+        self._place, self._is_reused = "", False
         self._cancelled = threading.Event()
 
     def send(
@@ -101,7 +105,7 @@ class Sender:
             headers: further headers.
             deadline: seconds.
             longest: bytes of the answer that are read.
-            silence: the deadline until there is a first answer, if it is to be another one.
+            silence: the deadline while there was no connection to the server, if it is to be another one.
 
         Returns:
             The last answer, whatever its status.
@@ -121,11 +125,14 @@ class Sender:
                 reply = self._try(method, url, memoryview(body).cast("B"), headers or {}, longest)
                 if not reply.is_worth_another:
                     return reply
-                limit = deadline
             except ProxyError:
                 raise
             except NotSentError as error:
                 failure = error
+            if not isinstance(failure, NotConnectedError):
+                limit = deadline
+            if failure is not None and self._is_reused:  # the server may have closed it long ago
+                continue
             if self._cancelled.is_set():
                 raise CancelledError
             if time.monotonic() + wait > begin + limit:
@@ -151,22 +158,30 @@ class Sender:
             self._connection.close()
             self._connection = None
 
+    def _open(self, url: urllib.parse.SplitResult, place: str) -> http.client.HTTPConnection:
+        """Return a connection that is open."""
+        if self._connection is None or self._place != place:
+            self.close()
+            self._connection, self._place = _connect(url), place
+        self._is_reused = self._connection.sock is not None
+        if not self._is_reused:
+            self._connection.connect()
+        return self._connection
+
     def _try(self, method: str, url: str, body: memoryview, headers: Mapping[str, str], longest: int) -> Reply:
-        parts = urllib.parse.urlsplit(url)
+        parts, is_open = urllib.parse.urlsplit(url), False
         place = f"{parts.scheme}://{parts.netloc}"
         try:
-            if self._connection is None or self._place != place:
-                self.close()
-                self._connection, self._place = _connect(parts), place
+            connection = self._open(parts, place)
+            is_open = True
             target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-            if isinstance(self._connection, _Proxied):
+            if isinstance(connection, _Proxied):
                 target = place + target
-                headers = {**headers, **self._connection.access}
+                headers = {**headers, **connection.access}
+            headers = {"Content-Length": str(len(body)), "User-Agent": "fffs", **headers}
             pieces: Any = _Pieces(body)
-            self._connection.request(
-                method, target, pieces, {"Content-Length": str(len(body)), "User-Agent": "fffs", **headers}
-            )
-            answer = self._connection.getresponse()
+            connection.request(method, target, pieces, headers)
+            answer = connection.getresponse()
             data = answer.read(longest)
             if answer.length and len(data) < longest:  # read(amount) does not tell
                 raise http.client.IncompleteRead(data, answer.length)
@@ -175,7 +190,7 @@ class Sender:
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            kind = ProxyError if _is_refusal_of_proxy(error) else NotSentError
+            kind = ProxyError if _is_refusal_of_proxy(error) else NotSentError if is_open else NotConnectedError
             raise kind(_number(error), f"{parts.netloc}: {_said(error)}") from None
 
 

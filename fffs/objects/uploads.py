@@ -52,9 +52,9 @@ class Uploads:
         if action == "place":
             return {"place": self._place(key)}
         if action == "look":
-            found = self._look(key)
+            found = self._look(key, deadline)
             beside = request.get("beside", []) if found["exists"] else []
-            return {**found, "beside": [ending for ending in beside if self._look(key + ending)["exists"]]}
+            return {**found, "beside": [ending for ending in beside if self._look(key + ending, deadline)["exists"]]}
         if action == "spool":
             return self._put_file(key, request["path"], request["new"])
         if action == "begin":
@@ -64,7 +64,7 @@ class Uploads:
         if action == "complete":
             return self._complete(key, request["upload"], request["etags"], request["new"], deadline)
         if action == "delete":
-            self._delete(request["keys"])
+            self._delete(request["keys"], deadline)
             return {}
         if action == "abort":
             self._abort(key, request["upload"], deadline)
@@ -85,18 +85,20 @@ class Uploads:
 
     # ------------------------------------------------------------ any store
 
-    def _look(self, key: str) -> Message:
+    @property
+    def _is_ours(self) -> bool:
+        """Whether requests are made here, not by obstore, which gives up after seconds."""
+        return self._scheme == "s3" and self._requests.are_possible
+
+    def _look(self, key: str, deadline: float) -> Message:
         """Return whether there is an object, and how one is written."""
-        try:
-            found = importlib.import_module("obstore").head(self._store, key)
-        except FileNotFoundError:
-            found = None
-        return {
-            "exists": found is not None,
-            "etag": (found or {}).get("e_tag") or "",
-            "parts": self._scheme == "s3" and self._requests.are_possible,
-            "place": self._place(key),
-        }
+        etag: str | None = None
+        if parts := self._is_ours:
+            etag = self._requests.look(key, deadline)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                etag = importlib.import_module("obstore").head(self._store, key)["e_tag"] or ""
+        return {"exists": etag is not None, "etag": etag or "", "parts": parts, "place": self._place(key)}
 
     def _place(self, key: str) -> str:
         return self._settings.plain_url(self._scheme, self._bucket, key)
@@ -112,13 +114,16 @@ class Uploads:
                 raise ObjectExistsError from None
         else:
             with Path(path).open("rb") as file:
-                if new and self._look(key)["exists"]:
+                if new and self._look(key, DEADLINE)["exists"]:
                     raise ObjectExistsError
                 done = obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
         return {"etag": done.get("e_tag") or ""}
 
-    def _delete(self, keys: list[str]) -> None:
+    def _delete(self, keys: list[str], deadline: float) -> None:
         """Delete objects, as far as they are there."""
+        if self._is_ours:
+            self._requests.delete(keys, deadline)
+            return
         with contextlib.suppress(FileNotFoundError):  # only if there is a single one
             importlib.import_module("obstore").delete(self._store, keys)
 
@@ -164,15 +169,15 @@ class Uploads:
         query, reply = {"uploadId": upload}, None
         try:
             if new:  # some stores ignore the condition
-                self._refuse_other(key, etags)
+                self._refuse_other(key, etags, deadline)
             reply = self._requests.send("POST", key, query, deadline, body, _XML | condition)
             if reply.status == 501 and new:  # the store has no conditions
-                self._refuse_other(key, etags)
+                self._refuse_other(key, etags, deadline)
                 reply = self._requests.send("POST", key, query, deadline, body, _XML)
         except NotSentError:
             pass  # it may have succeeded
         if reply is None or not reply.is_good or _COMPLETED not in reply.body:
-            there = self._look(key)
+            there = self._look(key, deadline)
             if there["etag"].strip('"') != _etag_of(etags):
                 if reply is None or reply.is_good:
                     what = "nothing answers" if reply is None else f"HTTP status {reply.status} without a result"
@@ -184,9 +189,9 @@ class Uploads:
             self._unfinished.pop(upload, None)
         return {}
 
-    def _refuse_other(self, key: str, etags: list[str]) -> None:
+    def _refuse_other(self, key: str, etags: list[str], deadline: float) -> None:
         """Raise ObjectExistsError if there is an object that is not of these parts."""
-        there = self._look(key)
+        there = self._look(key, deadline)
         if there["exists"] and there["etag"].strip('"') != _etag_of(etags):
             raise ObjectExistsError
 
