@@ -269,6 +269,23 @@ def test_states_at_the_end_of_an_epoch(path: Path) -> None:
     assert [plain(loader) for loader in third] == [plain(loader) for loader in second]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_set_step_skips_nothing_of_a_resumed_epoch(path: Path, workers: int) -> None:
+    def make(state: Any = None) -> DataLoader:
+        [loader] = loaders(path, 1, state, workers)
+        loader.set_step(20)
+        return loader
+
+    batches, state = begun(loader := make(), 2)
+    again = make(state)
+    assert len(again) == 4
+    again.set_step(25)  # of a whole epoch
+    assert plain(again) == plain(batches) != []
+    again.set_step(20)
+    assert plain(again) == plain(loader)
+    assert len(again) == len(loader) == 6
+
+
 def test_a_loop_that_tells_the_epoch_resumes_it(path: Path) -> None:
     [loader] = loaders(path, 1)
     _, state = begun(loader, 5)
@@ -298,6 +315,37 @@ def test_states_of_resumed_loaders(path: Path) -> None:
     batches, later = begun(again, 2)
     [last] = loaders(path, 1, later)
     assert plain(last) == plain(batches)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_an_interrupt_prevented_begins_once(
+    path: Path, workers: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(state: Any = None) -> DataLoader:
+        [loader] = loaders(path, 1, state, workers)
+        loader.set_step(step)
+        return loader
+
+    def interrupted(loader: DataLoader) -> Any:
+        """Interrupt an epoch while the first batch is drawn. Returns what has that batch now."""
+        has_batches = loader
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(permutation.Permutation, "at", interrupt)
+            has_batches = iter(loader)  # fails if there are workers
+            next(has_batches)
+        return has_batches
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    whole = [plain(loader := make()), plain(loader)]
+    states = [None, begun(make(), 3)[1]]
+    for state, first in zip(states, [whole[0], whole[0][3:]], strict=True):
+        has_batches = interrupted(loader := make(state))
+        later = loader.state_dict()
+        assert [plain(has_batches), plain(loader)] == [first, whole[1]]
+        assert plain(make(later)) == first
 
 
 @pytest.mark.parametrize("workers", [0, 1])

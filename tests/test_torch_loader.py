@@ -378,11 +378,40 @@ def test_stop_iteration_in_a_batch_does_not_end_the_epoch(path: Path, where: str
     loader = DataLoader(ends[where], 10, num_workers=workers, collate_fn=end_at_30 if where == "collate_fn" else list)
     batches = iter(loader)
     first = [next(batches) for _ in range(3)]
-    with pytest.raises(RuntimeError, match="StopIteration was raised while batch 3 was loaded"):
+    message = "StopIteration was raised " + ("by collate_fn" if where == "collate_fn" else "while batch 3 was loaded")
+    with pytest.raises(RuntimeError, match=message):
         next(batches)
     assert loader.state_dict()["position"] == 4
     assert [*map(len, first), *map(len, batches)] == [10] * 4
     assert loader.state_dict()["position"] is None  # the epoch is over
+
+
+class SlowAtFirst(EndingNumbers):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0 if index else 1)
+        return super().__getitem__(index)
+
+
+def test_stop_iteration_in_a_batch_does_not_end_an_epoch_whose_batches_come_in_any_order() -> None:
+    batches = iter(DataLoader(SlowAtFirst(), 10, num_workers=2, in_order=False, collate_fn=list))
+    assert next(batches)[0] == 10
+    with pytest.raises(RuntimeError, match="StopIteration was raised"):
+        next(batches)
+    assert sorted(batch[0] for batch in batches) == [0, 20, 40]
+
+
+class Pairs(torch.utils.data.IterableDataset[tuple[int, int]]):
+    def __iter__(self) -> Any:
+        return ((k, k) for k in range(50))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stop_iteration_in_collate_fn_does_not_end_an_iterable_data_set(workers: int) -> None:
+    batches = iter(DataLoader(Pairs(), 10, num_workers=workers, collate_fn=end_at_30))
+    assert [len(next(batches)) for _ in range(3)] == [10] * 3
+    with pytest.raises(RuntimeError, match="StopIteration was raised by collate_fn"):
+        next(batches)
+    assert [*map(len, batches)] == [10]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -178,14 +178,17 @@ def test_an_error_is_counted_whatever_its_text(path: Path) -> None:
 def test_a_batch_that_did_not_arrive_is_not_over(path: Path, error: Exception) -> None:
     """Torch's iterator may fail in any way when a worker is killed."""
 
+    loader = DataLoader(Tagged(path), 4, num_workers=1)
+    batches, before = begun(loader, 2)
+
     class Broken:
-        _rcvd_idx = 2  # what torch's iterator has received
+        _rcvd_idx = _send_idx = 2  # what torch's iterator has received
+        _task_info: tuple[()] = ()
+        _sampler_iter = batches._draws
 
         def __next__(self) -> Any:
             raise error
 
-    loader = DataLoader(Tagged(path), 4, num_workers=1)
-    batches, before = begun(loader, 2)
     batches._iterator = Broken()
     with pytest.raises(type(error)):
         next(batches)

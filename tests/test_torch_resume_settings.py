@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch_samples import WARNINGS, Noisy, plain, write
+from torch_samples import WARNINGS, Noisy, Tagged, begun, plain, write
 
+from fffs.errors import UsageError
 from fffs.torch import DataLoader
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
@@ -82,6 +83,22 @@ def test_a_state_is_loaded_although_workers_are_busy_with_another_epoch(path: Pa
     next(iter(other))
     other.load_state_dict(state)
     assert [plain(other), plain(other)] == after
+
+
+def test_an_iterator_ends_with_an_error_where_its_persistent_workers_went_on_to_another_epoch(path: Path) -> None:
+    loader = DataLoader(Tagged(path), 2, **KEPT)
+    outer = iter(loader)
+    next(outer)
+    inner = iter(loader)
+    next(inner)
+    state = loader.state_dict()
+    with pytest.raises(UsageError, match="another epoch before the end of this one"):
+        next(outer)
+    assert loader.state_dict() == state
+    assert len(plain(inner)) == len(loader) - 1
+    outer, _ = begun(loader, len(loader))
+    assert len(plain(loader)) == len(loader)
+    assert plain(outer) == []  # all of its batches had come
 
 
 class Dice(torch.utils.data.Dataset[float]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from torch_samples import WARNINGS, Tagged, begun, plain, write
+from torch_samples import WARNINGS, Noisy, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
 from fffs.torch import DataLoader, Dataset, Subset
@@ -218,6 +219,51 @@ class Interrupted(Tagged):
             self.pressed = True
             raise KeyboardInterrupt
         return super().process(indices, data)
+
+
+def begin_interrupted(loader: DataLoader, after: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Begin an epoch, and interrupt its sampler after a number of indices. Returns what has the first batch now."""
+    draw, has_batches = RandomSampler.__iter__, loader
+
+    def some(sampler: Any) -> Any:
+        yield from itertools.islice(draw(sampler), after)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RandomSampler, "__iter__", some)
+        has_batches = iter(loader)  # fails if there are workers
+        next(has_batches)
+    return has_batches
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_an_epoch_that_an_interrupt_prevented_begins_once(
+    path: Path, workers: int, persistent: bool, seeded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(seed: int, workers: int = 0, persistent: bool = False) -> DataLoader:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed) if seeded else None
+        return DataLoader(Noisy(path), 4, True, None, None, workers, persistent_workers=persistent, generator=generator)
+
+    loader = make(1, 2 if persistent else 0, persistent)
+    whole = [plain(loader), plain(loader)]
+    loader = make(1, workers, persistent)
+    for after in (2, 14) if workers else (2,):  # when the first batch is drawn, and when others are
+        has_batches = begin_interrupted(loader, after, monkeypatch)
+    state = loader.state_dict()
+    assert [plain(has_batches), plain(loader)] == whole
+    loader.load_state_dict(state)
+    assert [plain(loader), plain(loader)] == whole
+    _, state = begun(make(1, 1 if persistent else 0, persistent))
+    loader = make(2, workers, persistent)
+    loader.load_state_dict(state)
+    for after in (2, 26) if workers else (2,):
+        has_batches = begin_interrupted(loader, after, monkeypatch)
+    state = loader.state_dict()
+    assert [plain(has_batches), plain(loader)] == [whole[0][3:], whole[1]]
+    loader.load_state_dict(state)
+    assert [plain(loader), plain(loader)] == [whole[0][3:], whole[1]]
 
 
 def test_after_an_interrupt_in_a_batch_states_count_what_the_iterator_passed(path: Path) -> None:

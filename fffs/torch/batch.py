@@ -111,15 +111,21 @@ class Collate:
         worker = get_worker_info()
         parcel = self.arena.take(worker.id) if worker is not None and self.arena is not None else None
         if parcel is None:
-            return self._collate(batch, None)
+            return self._collated(batch, None)
         try:
-            result = self._collate(batch, parcel)
+            result = self._collated(batch, parcel)
         except BaseException:
             parcel.give_back()
             raise
         if parcel.size == 0:
             parcel.give_back()
         return result
+
+    def _collated(self, batch: Any, parcel: Parcel | None) -> Any:
+        try:
+            return self._collate(batch, parcel)
+        except StopIteration as error:  # torch would end the epoch of an iterable data set
+            raise RuntimeError("StopIteration was raised by collate_fn") from error
 
     def _collate(self, batch: Any, parcel: Parcel | None) -> Any:
         if isinstance(batch, Records):

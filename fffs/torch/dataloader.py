@@ -41,6 +41,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       while the program computes: those of objects in stores, and without workers those of files that come from disks.
       This needs a sampler of torch. See ``Dataset.announce``.
     - ``set_step(k)``: epochs begin at batch k.
+    - With persistent workers, an iterator raises UsageError if another one began before its end: both use the same
+      workers, and torch's loader gives the batches of the other one to both.
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
       not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
@@ -173,11 +175,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _start(self) -> Any:
         """Make torch's iterator, which draws the seed of its workers from the order's ``seed_source``."""
-        users = self.generator
-        if self._order is not None:
-            self.generator = self._order.seed_source(torch_draws=not self._has_workers)
+        users, order = self.generator, self._order
         try:
-            return self._make_iterator()
+            if order is None:
+                return self._make_iterator()
+            with order.starting():
+                self.generator = order.seed_source(torch_draws=not self._has_workers)
+                return self._make_iterator()
         except BaseException:
             # An interrupt or a timeout while they begin an epoch: torch would take their answers to this attempt for
             # those to the next one, and then batches of this for batches of that.
@@ -300,6 +304,7 @@ class _Batches:
 
     def __next__(self) -> Any:
         settle()
+        self._refuse_former()
         epoch, begun = self.draw(), self._begun()
         failure: Exception
         try:
@@ -329,9 +334,25 @@ class _Batches:
         finally:
             del failure  # which has this frame in its traceback
 
+    def _refuse_former(self) -> None:
+        """Raise UsageError if persistent workers have gone on to another epoch before the end of this one: torch's
+        iterator, which all epochs of such a loader share, would return the batches of the other one.
+        """
+        if self._iterator._sampler_iter is self._draws:
+            return
+        epoch = self.draw()
+        if epoch.done or (epoch.ended and not epoch.ahead):
+            raise StopIteration
+        raise UsageError(
+            "the loader began another epoch before the end of this one, and both need its persistent workers: use "
+            "another loader, or persistent_workers=False"
+        )
+
     def _begun(self) -> int:
-        """Return how many batches torch's iterator has begun to load, or with workers, has received from them."""
-        return self._count_received() if self._workers else self._draws.position
+        """Return how many batches torch's iterator has begun to load, or with workers, has taken from them."""
+        if not self._workers:
+            return int(self._draws.position)
+        return int(self._iterator._send_idx) - len(self._iterator._task_info)  # also with in_order=False
 
     def _count(self) -> None:
         """Count a batch that was returned or failed. A failed batch counts, too: the next one follows it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 import os
@@ -154,16 +155,40 @@ class ElasticBatchSampler(Sampler[list[int]]):
         self._next = Taken(epoch)
 
     @property
+    def batches(self) -> int:
+        """The number of batches of an epoch that is not resumed."""
+        return self._division(Taken(0)).batches(self.rank)
+
+    @property
+    def start(self) -> Taken:
+        """Where the running iterator began, or the next one will."""
+        return self._current if self._runs else self._next
+
+    @property
+    def next_start(self) -> Taken:
+        """Where the next iterator will begin."""
+        return self._next
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[None]:
+        """A block in which an iterator begins. If it raises an exception, none has begun."""
+        before = self._next, self._current, self._runs
+        try:
+            yield
+        except BaseException:
+            self._next, self._current, self._runs = before
+            raise
+
+    @property
     def epoch(self) -> int:
         """The epoch of the running iterator, or of the next one. Workers are ahead: when the last batch was drawn for
         them, this is the next epoch already.
         """
-        return self._current.epoch if self._runs else self._next.epoch
+        return self.start.epoch
 
     def __len__(self) -> int:
         """Return the number of batches of the running iterator, or of the next one."""
-        place = self._current if self._runs else self._next
-        return 0 if place.ended else self._division(place).batches(self.rank)
+        return 0 if self.start.ended else self._division(self.start).batches(self.rank)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Raises UsageError: torch.distributed says another rank than when this was made, and none was given."""
@@ -176,7 +201,8 @@ class ElasticBatchSampler(Sampler[list[int]]):
         return self._epoch()
 
     def _epoch(self) -> Iterator[list[int]]:
-        place, self._next = self._next, Taken(self._next.epoch + 1)
+        place = Taken(*self._next)  # a copy, which tells the iterators of one epoch apart
+        self._next = Taken(place.epoch + 1)
         self._current, self._runs = place, True
         try:
             if not place.ended:

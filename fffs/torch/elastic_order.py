@@ -25,11 +25,25 @@ class ElasticOrder(Order):
         super().__init__(sampler, *others)
         self._seed = zlib.crc32(str(sampler.seed).encode())  # the same on all ranks, and after a resume
 
+    def __len__(self) -> int:
+        return max(len(self.sampler) - (0 if self.sampler.start.taken else self.step), 0)
+
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """As in ``Order``. The number of the epoch is the sampler's, also after a resume or ``set_epoch``."""
-        epoch, rest = super().begin()
+        with self.sampler.beginning():
+            epoch, rest = super().begin()
         epoch.number = self.sampler.epoch + 1
         return epoch, rest
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of a whole epoch."""
+        return self.sampler.batches
+
+    @property
+    def _first(self) -> int:
+        """As in ``Order``. The batches of a resumed epoch are those that are left, of which none is skipped."""
+        return 0 if self.sampler.next_start.taken else self.step
 
     def seed(self, epoch: Epoch, position: int, batch: Any) -> int:
         """As in ``Order``, but the position is left out, which begins anew after a resume. No batch comes twice."""

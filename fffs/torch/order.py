@@ -8,6 +8,7 @@ those batches without reading them.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -22,7 +23,7 @@ import torch
 from fffs.torch.ahead import LookAhead
 from fffs.torch.batch import Batch
 from fffs.torch.epoch import Epoch, noted
-from fffs.torch.generators import Source, draw_seed, first_number, get_state
+from fffs.torch.generators import Source, draw_seed, first_number, get_state, set_state
 from fffs.torch.replay import Replay
 from fffs.torch.samplers import RANK, Samplers, digest, own, plain
 from fffs.torch.state import CHANGED, VERSION, on_cpu, refuse_what_does_not_fit, refuse_what_is_no_state
@@ -109,15 +110,44 @@ class Order:
             assert replay.rest is not None
             self.epoch = replay.epoch
             return self.epoch, replay.rest
-        epoch = Epoch(self.epoch.number + 1, self.step, begun=True)
+        epoch = Epoch(self.epoch.number + 1, self._first, begun=True)
         if self._seed is None:
             self._seed = first_number(get_state(self._own[0] if self._own else None))
         epoch.drawn_from = [get_state(source) for source in self._samplers.sources]
         epoch.samplers, epoch.told, epoch.fits = self._samplers.save(), self._samplers.epochs(), self._described()
+        try:
+            rest = noted(iter(self.sampler), epoch)
+            collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
+            rest = _asked(rest)
+        except BaseException:  # such as an interrupt: the epoch has not begun, and its order is drawn again
+            for source, drawn_from in zip(self._samplers.sources, epoch.drawn_from, strict=True):
+                set_state(source, drawn_from)
+            self._samplers.restore(epoch.samplers)
+            raise
         self.epoch = epoch
-        rest = noted(iter(self.sampler), epoch)
-        collections.deque(itertools.islice(rest, epoch.position), maxlen=0)
-        return epoch, _asked(rest)
+        return epoch, rest
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """A block in which torch's iterator is made, and with workers, draws batches for them. If that fails, no epoch
+        was begun: the next iterator gives the same batches. (If the sampler may have a hidden state, it cannot.)
+        """
+        epoch, resuming, state = self.epoch, self.resuming, get_state(self._of_loader)
+        before = self._latest, self._seeded
+        try:
+            yield
+        except BaseException:
+            if self.epoch is epoch:
+                set_state(self._of_loader, state)
+                self._latest, self._seeded = before
+            elif resuming or self._samplers.known:
+                self.load_state_dict(self.state_dict())
+            raise
+
+    @property
+    def _first(self) -> int:
+        """The position at which the next epoch begins, if it is not resumed."""
+        return self.step
 
     def replay(self) -> None:
         """Draw the order of an epoch that is to be resumed. If nothing is left of the epoch, it may be over.
