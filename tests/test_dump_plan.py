@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import split_records
 from inside import place_of, run_program
@@ -97,7 +98,7 @@ def test_a_damaged_part_is_written_again(tmp_path: Path, module: str) -> None:
 
 
 def test_items_that_differ_between_attempts_make_one_of_them(tmp_path: Path, module: str) -> None:
-    plan = fffs.plan_dump(f"{module}:drawn", tmp_path / "set", 2)
+    plan = fffs.plan_dump(f"{module}:drawn", tmp_path / "set", np.int64(2))  # type: ignore[arg-type]
     first = plan.tasks[0].run()
     part_of(plan.tasks[0]).unlink()
     second = plan.tasks[0].run()

@@ -286,6 +286,17 @@ def test_a_mount(packed: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch) 
 # ---------------------------------------------------------------- what goes wrong
 
 
+@pytest.mark.parametrize("cache", ["blockcache", "cached"])
+def test_a_cache_that_shows_zeros_after_an_error_is_refused(cache: str, packed: Path) -> None:
+    for url in (
+        f"{cache}::file://{packed}",
+        f"zip://p.ffr::{cache}::file://{packed}",
+        f"{cache}::file://{packed.parent}/",
+    ):
+        with pytest.raises(UsageError, match=r"blockcache shows zeros .* use filecache or simplecache$"):
+            fffs.open(url)
+
+
 def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     _put("nameless", "/unsized", b"x" * 100)
     for url, error, words in (

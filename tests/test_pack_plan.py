@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from builders import Pack, Progress, as_nobody, differences, once, snapshot
@@ -36,6 +37,7 @@ from inside import (
 from set_sources import assert_same, files_of, grow
 
 import fffs
+import fffs.granular
 import fffs.ofrecord
 import fffs.tfrecord
 from fffs.errors import FormatError, ReadError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
@@ -465,6 +467,11 @@ ZERO = "a\0b"
         lambda folder, pack: fffs.unpack(pack, ZERO),
         lambda folder, pack: fffs.unpack(ZERO, pack.parent / "x"),
         lambda folder, pack: fffs.utils.dump([b"a", b"b"], ZERO),
+        lambda folder, pack: fffs.convert(ZERO, pack.parent / "x.ffr", from_="tar"),
+        lambda folder, pack: fffs.convert(pack, ZERO, to="granular"),
+        lambda folder, pack: fffs.granular.BagWriter(ZERO),
+        lambda folder, pack: fffs.granular.ShardedDatasetReader(ZERO),
+        lambda folder, pack: fsspec.filesystem("ffr", fo=str(pack)).get_file("day0/000.jpg", ZERO),
         lambda folder, pack: fffs.open(ZERO),
         lambda folder, pack: fffs.PackedFolder(ZERO.encode()),
         lambda folder, pack: fffs.PackPlan.load(ZERO),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fffs.base.importing import importing
 from fffs.base.jobs import Progress
 from fffs.base.numbers import check_positive
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.converting import kinds
 from fffs.converting.foreign.exports import find_export, refuse_export
 from fffs.converting.plan import make_plan
@@ -122,14 +122,14 @@ def convert(
 
     """
     check_positive(parts=parts, jobs=jobs)
-    target, from_ = os.fsdecode(destination), format_with(prefix, from_)
+    target, from_ = without_zero(destination), format_with(prefix, from_)
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
     planned = executor is not None or restart or report is not None or len(sources) != 1
     if planned and parts is None:
         raise UsageError(
             f"{target}: executor, restart, report and several sources are for parts; give their number, too"
         )
-    path = os.fsdecode(sources[0]) if sources else ""
+    path = without_zero(sources[0]) if sources else ""
     if planned:
         refuse_export(to, target)
     if parts is not None and not find_export(to, target) and (planned or _needs_plan(path, target, from_, to)):

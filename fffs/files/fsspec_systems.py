@@ -14,6 +14,7 @@ FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in i
 
 LONGEST: Final = 200  # characters of an exception that a message shows
 
+_BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
 _USER: Final = re.compile(r"//[^/\s]*@")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
@@ -35,10 +36,12 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     """Return the file system of a URL and the path in it.
 
     Raises:
-        UsageError: fsspec, or what it needs for the protocol, is missing; or it does not know the protocol.
+        UsageError: fsspec, or what it needs for the protocol, is missing; or it does not know the protocol, or its
+            cache shows bytes that no file has.
 
     """
     fsspec = import_fsspec(name)
+    refuse_block_cache(name, url)
     try:
         with importing:  # only this: connecting may take long
             for protocol in {part.partition("://")[0] for part in url.split("::")} & set(fsspec.available_protocols()):
@@ -47,6 +50,16 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None
     return found
+
+
+def refuse_block_cache(name: str, url: str) -> None:
+    """Raise UsageError if a URL is read through fsspec's cache of blocks.
+
+    That takes a block for cached before it is read, also in its file on the disk, and shows zeros in place of one that
+    could not be.
+    """
+    if not _BLOCK_CACHES.isdisjoint(part.partition("://")[0] for part in url.split("::")):
+        raise UsageError(f"{name}: blockcache shows zeros after an error of reading; use filecache or simplecache")
 
 
 def list_folder(url: str, name: str) -> list[str]:

@@ -11,7 +11,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.errors import UsageError
 from fffs.files.pwrite import NewFile
 from fffs.fsspec.entries import Entries
@@ -158,7 +158,7 @@ class FfrFileSystem(NamedFileSystem):
         if outfile is not None or not isinstance(lpath, (str, os.PathLike)) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
             return
-        record, path = self._record(rpath), os.fspath(lpath)
+        record, path = self._record(rpath), without_zero(lpath)
         callback.set_size(self._shown.store.length(record))
         with writing(path):
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)

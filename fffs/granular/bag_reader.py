@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, overload
@@ -10,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from fffs.base.numbers import Indices, as_number
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.base.withblock import Closing, closed_on_error
 from fffs.errors import ClosedError, RecordError
 from fffs.files.file import UInt8Array
@@ -84,7 +83,7 @@ class BagReader(Closing):
             ReadError: the operating system could not read.
 
         """
-        self.path = os.fsdecode(path)
+        self.path = without_zero(path)
         self.check_data = bool(check_data)
         self._names, self._arguments = OpenedNames(self.path), (layout, max_record)
         self._decompress: Callable[[Any], bytes] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.failures import writing
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.errors import UsageError
 from fffs.formats.new_bag import NewBag
 from fffs.granular.bag_streams import AppendedBag
@@ -100,7 +100,7 @@ class BagWriter(OutputWriter):
     """
 
     def __init__(self, path: PathLike, layout: str = "v1") -> None:
-        self.path = os.fsdecode(path)
+        self.path = without_zero(path)
         if layout not in ("v1", "v3"):
             raise UsageError(f"{self.path}: layout {layout!r} cannot be written, only v1 and v3")
         self.layout = layout

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from fffs.base.numbers import as_number
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.errors import SourceNotFoundError, UsageError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
@@ -50,7 +50,7 @@ class DatasetReader(RowReader):
             UsageError: it is sharded, or has another spec. ReadError: the operating system could not read.
 
         """
-        path = os.fsdecode(directory)
+        path = without_zero(directory)
         super().__init__(path, decoders, check_data)
         self._given = None if spec is None else dict(spec)
         self._arguments = (decoders, cache_index, cache_keys, parallel)
@@ -91,7 +91,7 @@ class ShardedDatasetReader(RowReader):
         **newer: int,
     ) -> None:
         """Arguments and errors are those of ``DatasetReader``. UsageError: the data set is not sharded."""
-        path = os.fsdecode(directory)
+        path = without_zero(directory)
         super().__init__(path, decoders, check_data)
         names = {"shard_start": shard_start, "shard_stop": shard_stop, "shard_step": shard_step}
         names |= newer_names(newer, "shard_start", "shard_stop", "shard_step")

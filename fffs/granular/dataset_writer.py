@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from fffs.base.buffers import readable_bytes
 from fffs.base.numbers import as_number
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.errors import UsageError, WriterError
 from fffs.granular import spec as specs
 from fffs.granular.codecs import Codec
@@ -108,7 +107,7 @@ class DatasetWriter(OutputWriter):
         """encoders: type -> function that returns bytes; default: ``fffs.granular.encoders``. cut_to (v3): a number of
         rows; all after them are deleted first, for columns of different lengths that are not to be copied again.
         """
-        path = os.fsdecode(directory)
+        path = without_zero(directory)
         if cut_to is not None and layout != "v3":
             raise UsageError(f"{path}: cut_to= needs layout='v3'; a data set in layout v1 is new")
         if cut_to is not None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from fffs.base.paths import PathLike
+from fffs.base.paths import PathLike, without_zero
 from fffs.base.withblock import Writing
 from fffs.errors import UsageError
 from fffs.files.atomic_folder import make_folder
@@ -59,7 +59,7 @@ class ShardedDatasetWriter(Writing):
         **newer: Any,
     ) -> None:
         """A size or length of None means no limit."""
-        self.path = os.fsdecode(directory)
+        self.path = without_zero(directory)
         if "shardlen" in newer:
             shard_length = newer.pop("shardlen")
         names = {"shard_size": shard_size, "shard_start": shard_start, "shard_step": shard_step}

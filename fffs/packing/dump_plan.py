@@ -77,6 +77,7 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
     """
     name, there = name_of(dataset), absolute_target(target)
     refuse_parts(there, parts, ffrecord_shard)
+    parts = operator.index(parts)
     items = load_items(name)
     count, size = len(items), guess_size(items)
     divided = max(min(parts, count), 1)
@@ -88,6 +89,6 @@ def plan_dump(dataset: str | Callable[[], Items], target: PathLike, parts: int, 
     plan = DumpPlan.of(there, tasks, dataset=name, items=count)
     place = place_of(there)
     with place.only_driver():
-        request = json.dumps([DumpPlan.WORK, name, as_utf8(there), operator.index(parts)])
+        request = json.dumps([DumpPlan.WORK, name, as_utf8(there), parts])
         place.create(plan.to_json(), request, plan.fingerprint, restart, parts=plan.parts)
     return plan
