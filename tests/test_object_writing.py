@@ -859,6 +859,14 @@ def test_stores_are_used_where_python_has_no_memfd_create(
         assert bytes(reader.read_one(0)) == b"record"
 
 
+@pytest.mark.parametrize("kind", ["look", "put", "begin", "part", "complete"])
+def test_credentials_that_ended(server: ObjectServer, kind: str) -> None:
+    server.writing[kind] = [refusal(400, "ExpiredToken")] * 2
+    with pytest.raises(AccessError, match="HTTP status 400"):
+        write(server, 5 if kind in ("look", "put") else 9 * MIB)
+    assert server.objects == {}
+
+
 @pytest.mark.parametrize("fault", [status(503), lost], ids=["busy", "lost"])
 def test_the_first_request_of_a_write_is_repeated(
     server: ObjectServer, fault: Fault, monkeypatch: pytest.MonkeyPatch

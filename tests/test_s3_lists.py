@@ -14,7 +14,7 @@ from inside import list_objects, object_client, parse_url
 from weed import clear_environment
 
 import fffs
-from fffs.errors import ReadError, SourceNotFoundError, UsageError
+from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 
 Query = dict[str, str]
 KEYS = [
@@ -30,6 +30,8 @@ KEYS = [
 ]
 REST = "<LastModified>2026-01-01T00:00:00.123456789Z</LastModified><ETag>&quot;x&quot;</ETag><Size>5</Size>"
 BUSY = "<Error><Code>SlowDown</Code></Error>"
+ENDED = "<Error><Code>ExpiredToken</Code></Error>"
+STATUS = {BUSY: 503, ENDED: 400}
 PLAIN = ["raw/a", "raw/b b", "raw/b+b", "raw/c&c", "raw/sub/", "raw/é", "raw/\N{GRINNING FACE}"]
 
 
@@ -48,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.queries.append(query)
         page = self.server.page(query)
         body = ("" if page is None else page).encode()
-        self.send_response(404 if page is None else 503 if page == BUSY else 200)
+        self.send_response(404 if page is None else STATUS.get(page, 200))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -290,6 +292,13 @@ def test_an_object_whose_key_ends_in_a_slash_is_not_packed(server: Server, tmp_p
     server.page = lambda _: shown(["raw/a"], "false").replace("raw/a", "raw/a/")
     with pytest.raises(UsageError, match="raw/a/"):
         fffs.pack_folder("s3://bucket/raw/", tmp_path / "x.ffr")
+
+
+def test_credentials_that_end_in_the_middle_of_a_list(server: Server) -> None:
+    pages = paged(2, KEYS)
+    server.page = lambda query: ENDED if len(server.queries) > 2 else pages(query)
+    with pytest.raises(AccessError, match="ExpiredToken"):
+        listed()
 
 
 def test_a_missing_bucket(server: Server) -> None:

@@ -24,6 +24,7 @@ _MISSING: Final = ("FileNotFoundError", "NotFoundError")
 # Where machines and containers in a cloud ask for their credentials.
 _ROLE: Final = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "token request", "POST REDACTED")
 _STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
+_TOKEN: Final = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired)<")  # of status 400
 _REQUEST: Final = re.compile(r"^.*?Error performing [A-Z]+ (\w+://[^/\s]+|REDACTED)\S* in .*? - ", re.DOTALL)
 _NON_2XX: Final = "Server returned non-2xx status code: "
 _REASONS: Final = (
@@ -79,13 +80,18 @@ def describe(error: BaseException, scheme: str, secrets: list[str]) -> Message:
     return {"error": kind, "message": message, "errno": number}
 
 
+def is_denied(status: str, said: str) -> bool:
+    """Whether an answer of this status and text means that the credentials are refused."""
+    return status in ("401", "403") or (status == "400" and _TOKEN.search(said) is not None)
+
+
 def _kind(error: BaseException, said: str, status: str) -> str:
     name = type(error).__name__
     if isinstance(error, UsageError):
         return "usage"
     if isinstance(error, ObjectExistsError):
         return "exists"
-    if isinstance(error, AccessError) or name in _DENIED or status in ("401", "403"):
+    if isinstance(error, AccessError) or name in _DENIED or is_denied(status, said):
         return "access"
     if any(place in said for place in _ROLE):  # there is no role, or it gave no credentials
         return "access"

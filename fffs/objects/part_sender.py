@@ -17,6 +17,7 @@ from fffs.base.jobs import Stopped
 from fffs.errors import FffsError, WriteError
 from fffs.files.pages import free, mapped
 from fffs.objects.client import access_error, ask_upload
+from fffs.objects.describing import is_denied
 from fffs.objects.names import ObjectName
 from fffs.objects.redacting import redact, secrets_of
 from fffs.objects.transfer import deadline
@@ -190,7 +191,7 @@ class PartSender:
 def refusal(target: ObjectName, reply: Any) -> Exception:
     """Return the exception for an answer that is not good."""
     said = redact(reply.describe(), secrets_of(os.environ))
-    if reply.status in (401, 403):
+    if is_denied(str(reply.status), reply.describe()):
         return access_error(target, said)
     return WriteError(EACCES if reply.status == 405 else EIO, target.name, said)
 

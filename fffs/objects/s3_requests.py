@@ -90,10 +90,12 @@ class S3Requests:
         return found
 
     def look(self, key: str, deadline: float = DEADLINE) -> str | None:
-        """Return the ETag of an object, or None if there is none. Raises RuntimeError, and as ``send``."""
+        """Return the ETag of an object, or None if there is none. Raises RuntimeError, AccessError, and as ``send``."""
         reply = self.send("HEAD", key, {}, deadline, silence=SILENCE)
         if reply.status == 404:
             return None
+        if reply.status == 400:  # without a body that says which
+            raise AccessError("HTTP status 400: the credentials ended, or the bucket is in another region")
         if not reply.is_good:
             raise RuntimeError(reply.describe())
         return reply.headers.get("etag", "")
