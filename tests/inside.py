@@ -177,6 +177,7 @@ fffs.objects.answering: entry_of
 fffs.objects.azure_sas: sas_query
 fffs.objects.client: SignedUrl list_entries list_objects sign
 fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
+fffs.objects.new_object: NewObject
 fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
 fffs.objects.redacting: redact secrets_of

@@ -111,7 +111,7 @@ class ObjectServer:
             dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True)),
         )
         kind, there = request.kind, self.objects.get(path)
-        if "If-None-Match" in request.headers and self.conditions is False:
+        if {"If-None-Match", "If-Match"} & set(request.headers) and self.conditions is False:
             return Answer(501, {}, b"<Error><Code>NotImplemented</Code></Error>")
         if kind == "look":
             headers = {} if there is None else {"ETag": self.etags.get(path, self.etag_of(there))}
@@ -127,6 +127,11 @@ class ObjectServer:
             for key in re.findall("<Key>([^<]*)</Key>", request.body.decode()):
                 self.objects.pop(f"{path}/{html.unescape(key)}", None)
             return Answer(200, {}, b"<DeleteResult></DeleteResult>")
+        if kind in ("put", "complete") and "If-Match" in request.headers and self.conditions:
+            if there is None:
+                return Answer(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
+            if request.headers["If-Match"] != self.etags.get(path, self.etag_of(there)):
+                return Answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
         if kind == "put":
             self.objects[path] = request.body
             return Answer(200, {"ETag": self.etag_of(request.body)}, b"")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import multiprocessing
 import os
 import pickle
 import shutil
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -264,6 +266,27 @@ def test_a_cache_that_shows_zeros_after_an_error_is_refused(pack: str, tmp_path:
         fs.open("big")
     with fsspec.filesystem("ffr", fo=pack).open("big", cache_type="none") as file:
         assert file.read() == BIG
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file", "a link", "a device"])
+def test_a_copy_that_fails_removes_only_the_file_that_it_made(
+    fs: Any, tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, other = tmp_path / "target", tmp_path / "other"
+    if there == "a file":
+        target.write_bytes(b"old")
+    elif there == "a link":
+        target.symlink_to(other)
+    elif there == "a device":
+        os.mknod(target, 0o600 | stat.S_IFCHR, os.makedev(1, 7))  # /dev/full
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(fs._shown.store, "copy_to", fail)
+    with pytest.raises(OSError):
+        fs.get_file("big", str(target))
+    assert os.path.lexists(target) == (there in ("a link", "a device"))
 
 
 def test_copies_on_the_local_disk(fs: Any, tmp_path: Path) -> None:

@@ -18,7 +18,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import PackFile, PartSizes, Sender, WrittenRanges, delete_objects, object_client, parse_url, part_sender
+from inside import (
+    NewObject,
+    PackFile,
+    PartSizes,
+    Sender,
+    WrittenRanges,
+    delete_objects,
+    object_client,
+    parse_url,
+    part_sender,
+)
 from object_server import Answer, Fault, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
 from weed import Weed, clear_environment, cloud, weed
 
@@ -723,6 +733,59 @@ def test_a_conflict_without_another_object_is_shown_as_it_is(server: ObjectServe
     with pytest.raises(WriteError, match="409: Strange: Not now"):
         write(server, size, keep=True)
     assert server.uploads == {}
+
+
+@pytest.mark.parametrize("before", [None, b"older"])
+@pytest.mark.parametrize("conditions", [True, False])
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_a_request_that_a_store_takes_late_replaces_nothing_newer(
+    server: ObjectServer, size: int, conditions: bool, before: bytes | None
+) -> None:
+    """As of a task whose plan has been replaced and committed since the request was refused for the first time."""
+    gone: list[Request] = []
+
+    def busy(request: Request, answer: Answer) -> None:
+        gone.append(request)
+        server.objects["/b/x"] = b"newer"
+        answer.status = 503
+
+    def examine() -> None:
+        if gone:
+            raise UsageError("gone")
+
+    server.conditions = conditions
+    if before:
+        server.put("b/x", before)
+    server.writing["complete"] = server.writing["put"] = [busy]
+    with pytest.raises(UsageError, match="gone"), NewObject("s3://b/x", examine) as output:
+        with output.raw() as stream:
+            stream.write(bytes(size))
+        output.commit()
+    assert gone and server.objects["/b/x"] == b"newer"
+    assert server.uploads == {}
+
+
+@pytest.mark.parametrize("newer", [None, b"newer"])
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_what_others_put_or_removed_meanwhile_is_replaced_by_who_may(
+    server: ObjectServer, size: int, newer: bytes | None
+) -> None:
+    def change(_: Request, __: Answer) -> None:
+        server.objects.pop("/b/x", None)
+        if newer:
+            server.put("b/x", newer)
+
+    for before in (None, b"older"):
+        server.objects.clear()
+        if before:
+            server.put("b/x", before)
+        server.writing["complete"] = server.writing["put"] = [change]
+        with NewObject("s3://b/x", lambda: None) as output:
+            with output.raw() as stream:
+                stream.write(bytes(size))
+            output.commit()
+        assert server.objects["/b/x"] == bytes(size)
+        assert server.uploads == {}
 
 
 def test_keys_of_a_role_are_used_by_obstore(

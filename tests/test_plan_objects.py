@@ -290,6 +290,25 @@ def test_a_driver_that_was_killed_is_noticed(
     assert keys_in(target) == set()
 
 
+def test_a_driver_that_lost_its_lock_removes_nothing_of_another(
+    cloud: Weed, source: Path, target: str, tmp_path: Path, quick: None
+) -> None:
+    """As one that was suspended for longer than its lock lasts."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_bytes(b"x" * 1000)
+    plans: list[fffs.PackPlan] = []
+
+    def take_over() -> None:
+        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
+        plans.append(fffs.plan_pack(tmp_path / "other", target, 1, restart=True))
+        plans[0].tasks[0].run()
+
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        fffs.pack_folder(source, target, parts=2, progress=once(take_over))
+    plans[0].commit()
+    assert files_in_pack(f"{target}/") == {"file": b"x" * 1000}
+
+
 def test_a_lock_that_was_taken_is_not_renewed(cloud: Weed, target: str, quick: None) -> None:
     url = f"{target}/.fffs-plan-driver"
     with lease.lease(url, target):

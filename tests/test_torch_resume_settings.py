@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,13 @@ class Recorder(DataLoader):
 def test_torch_draws_from_its_own_generator_on_whatever_device_that_is(path: Path) -> None:
     next(iter(loader := Recorder(Noisy(path), 4)))
     assert loader.drew_from is None  # a generator of the loader would be on the CPU
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_that_a_subclass_replaced_is_not_passed_over(path: Path, name: str) -> None:
+    loader = DataLoader(Noisy(path), batch_size=4 if name == "batch_sampler" else None)
+    assert len(list(copy.deepcopy(loader))) == len(loader)
+    object.__setattr__(loader, name, [[1, 2], [0]])  # as loaders that repeat their sampler for ever do
+    for use in (len, list):
+        with pytest.raises(UsageError, match="the sampler was replaced after this DataLoader was made"):
+            use(loader)

@@ -202,9 +202,10 @@ class PlanPlace(ABC):
                 place.put(_PLAN, [plan.encode("ascii")])
                 place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
             except BaseException:
-                if is_new:  # nothing in it is of use
+                if is_new:  # nothing in it is of use, unless another driver took the lock of this one
                     with contextlib.suppress(FffsError):
-                        self.remove()
+                        if self.fingerprint() in (None, fingerprint):
+                            self.remove()
                 raise
             place.keep_parts({os.path.basename(self.part(*part)) for part in parts})
 

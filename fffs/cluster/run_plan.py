@@ -41,7 +41,8 @@ def run_plan(
         try:
             results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
         except BaseException as error:
-            if not any(plan.results()):
+            # A driver that was suspended for long finds the plan of another one, which took its lock.
+            if place.fingerprint() == plan.fingerprint and not any(plan.results()):
                 place.remove()
             watch.end(error)
             raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -154,7 +156,7 @@ class FfrFileSystem(NamedFileSystem):
     def get_file(
         self, rpath: str, lpath: Any = None, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **kwargs: Any
     ) -> None:
-        """Copy a file to the local disk. A file that is damaged leaves none there."""
+        """Copy a file to the local disk. A file that is damaged leaves none there, except at the end of a link."""
         if outfile is not None or not isinstance(lpath, (str, os.PathLike)) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
             return
@@ -166,7 +168,10 @@ class FfrFileSystem(NamedFileSystem):
         try:
             self._shown.store.copy_to(record, NewFile(descriptor, path), callback.relative_update)
         except BaseException:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                made = os.fstat(descriptor)
+                if stat.S_ISREG(made.st_mode) and os.path.samestat(os.lstat(path), made):  # no device, and no link
+                    os.unlink(path)
             raise
         finally:
             os.close(descriptor)

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
-import importlib
 import os
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from errno import EEXIST
-from typing import Any, Final, TypeVar
-
-import numpy as np
+from typing import Final, TypeVar
 
 from fffs.base.descriptors import above_standard, memory_file
 from fffs.base.paths import PathLike
 from fffs.base.withblock import Discarding, refuse_child
-from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError, WriteError
+from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_output import AtomicOutput, RawWriter
 from fffs.files.local import LocalFile
@@ -31,11 +27,10 @@ from fffs.files.pages import mapped
 from fffs.files.sidecar_names import CHECKSUMS
 from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName, is_url, parse_url, require_object
-from fffs.objects.part_sender import PartSender, digest, refusal
+from fffs.objects.part_sender import PartSender
 from fffs.objects.part_sizes import SMALLEST, PartSizes, WrittenRanges
-from fffs.objects.remote import RemoteFile
-from fffs.objects.transfer import deadline
 from fffs.objects.unfinished import abort_left_uploads
+from fffs.objects.whole_object import NONE_THERE, as_seen, put_whole, replace_seen
 
 _Result = TypeVar("_Result")
 _DAY: Final = 86400.0  # seconds
@@ -71,8 +66,9 @@ class NewObject(Discarding):
     only the process that made the object may write, commit or discard.
     """
 
-    def __init__(self, url: str, examine: Callable[[], object] = lambda: None) -> None:
-        """examine: called by ``commit`` right before the object is put in place, unless it raises.
+    def __init__(self, url: str, examine: Callable[[], object] | None = None) -> None:
+        """examine: called by ``commit`` right before the object is put in place, unless it raises. What is there then
+        is replaced only as it is: a store may take the last request late, when others have written something newer.
 
         Raises UsageError, AccessError, ReadError: the store cannot be written to.
         """
@@ -155,65 +151,18 @@ class NewObject(Discarding):
         size = os.fstat(self.fd).st_size
         new = not self.replaces
         if not self._in_parts:
-            self._examine()
+            if self._examine:
+                self._examine()
             path = f"/proc/{os.getpid()}/fd/{self.fd}"
             ask_upload(self._target, "spool", _DAY, path=path, new=new)
         elif self._sender is None and size <= SMALLEST:
-            self._put_whole(size, new)
+            with mapped(self.fd, 0, size) as data:
+                if self._examine:
+                    replace_seen(self._target, data, self._examine)
+                else:
+                    put_whole(self._target, data, new)
         else:
             self._put_rest(size, new)
-
-    def _put_whole(self, size: int, new: bool) -> None:
-        """Send an object in one request. Raises FileExistsError if it was to be new; and as ``refusal``."""
-        self._examine()
-        with mapped(self.fd, 0, size) as data:
-            if new and self._has(data) is False:  # some stores ignore the condition
-                raise FileExistsError
-            reply = self._put(data, new)
-            if reply.status == 501 and new:  # the store has no conditions
-                if self._has(data) is False:
-                    raise FileExistsError
-                reply = self._put(data, False)
-            if reply.status in (409, 412) and new:
-                has = self._has(data)
-                if has:  # the answer to an earlier request was lost
-                    return
-                if has is False or reply.status == 412:
-                    raise FileExistsError
-        if not reply.is_good:
-            raise refusal(self._target, reply)
-
-    def _put(self, data: Any, new: bool) -> Any:
-        """Return the answer to a request with all bytes. new: only if there is no object. Raises WriteError."""
-        sending = importlib.import_module("fffs.objects.sending")
-        sender = sending.Sender()
-        headers = {"Content-MD5": digest(data), "Content-Type": "application/octet-stream"}
-        headers |= {"If-None-Match": "*"} if new else {}
-        try:
-            return sender.send("PUT", lambda: str(ask_upload(self._target, "url")["url"]), data, headers, deadline())
-        except sending.NotSentError as error:
-            raise WriteError(error.errno, self.path, str(error.strerror)) from None
-        finally:
-            sender.close()
-
-    def _has(self, data: Any) -> bool | None:
-        """Whether the object has these bytes; None: there is none. Its ETag need not be an MD5, if it is encrypted."""
-        looked = ask_upload(self._target, "look")
-        if not looked["exists"]:
-            return None
-        if str(looked["etag"]).strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
-            return True
-        try:
-            with RemoteFile.open(self._target.url) as file:
-                if file.size != len(data):
-                    return False
-                there = np.empty(file.size, np.uint8)
-                file.read_at(0, there)
-                return there.tobytes() == bytes(data)
-        except SourceNotFoundError:  # it was removed just now
-            return None
-        except SourceChangedError:
-            return False
 
     def _put_rest(self, size: int, new: bool) -> None:
         """Send the parts that nothing said to be complete, such as the last one, and make the object of all."""
@@ -223,10 +172,26 @@ class NewObject(Discarding):
             if number not in self._written.complete:
                 begin, end = self._sizes.range(number)
                 self._sender.put(number, begin, min(end, size))
-        parts = self._sender.finish()
-        self._examine()
-        self._sender.complete(parts, new)
+        self._complete(self._sender, new)
         self._sender = None
+
+    def _complete(self, sender: PartSender, new: bool) -> None:
+        """Make the object of its parts. Raises FileExistsError."""
+        parts = sender.finish()
+        if self._examine is None:
+            sender.complete(parts, NONE_THERE if new else {}, new)
+            return
+        for last in (False, False, True):
+            seen = as_seen(self._target)
+            self._examine()
+            try:
+                if not sender.complete(parts, seen, False):
+                    self._examine()
+                    sender.complete(parts, {}, False)
+                return
+            except FileExistsError:
+                if last:
+                    raise
 
     def _asking(self, act: Callable[[], _Result]) -> _Result:
         """Return what act() returns, with errors of writing in place of those of reading."""

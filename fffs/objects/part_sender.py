@@ -83,19 +83,28 @@ class PartSender:
             self._raise_failure()
             return [self._etags[number] for number in sorted(self._etags)]
 
-    def complete(self, etags: list[str], new: bool) -> None:
-        """Make the object of the parts. Raises FileExistsError if it was to be new; and as ``ask_upload``."""
-        ask_upload(
+    def complete(self, etags: list[str], condition: dict[str, str], new_only: bool) -> bool:
+        """Make the object of the parts. condition: a header line, or nothing. new_only: it is that there is no object.
+
+        Returns False if the store has no conditions, except with ``new_only``. This may then be called again.
+
+        Raises FileExistsError if the condition does not hold, after which this may be called again, too; and as
+        ``ask_upload``.
+        """
+        answer = ask_upload(
             self._target,
             "complete",
             2 * deadline() + 60,
             upload=self._upload,
             etags=etags,
-            new=new,
+            condition=condition,
+            new_only=new_only,
             deadline=deadline(),
         )
-        self.stop()
-        self._note.remove()
+        if answer.get("done"):
+            self.stop()
+            self._note.remove()
+        return bool(answer.get("done"))
 
     def abort(self) -> None:
         """Stop, and remove all parts from the store. If that fails, the next writer on this machine does it."""

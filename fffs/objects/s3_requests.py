@@ -101,7 +101,7 @@ class S3Requests:
         return reply.headers.get("etag", "")
 
     def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
-        """Delete objects, at most 1,000, as far as they are there. Raises RuntimeError, and as ``send``."""
+        """Delete objects, at most 1,000, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""
         together = [key for key in keys if not _NO_XML.search(key)]
         for key in keys if len(together) < 2 else set(keys).difference(together):
             reply = self.send("DELETE", key, {}, deadline)
@@ -116,4 +116,4 @@ class S3Requests:
         reply = self.send("POST", "", {"delete": ""}, deadline, body, headers)
         codes = [found[1] for each in _REFUSED.findall(reply.body) if (found := _CODE.search(each))]
         if not 200 <= reply.status < 300 or b"DeleteResult" not in reply.body or set(codes) - {b"NoSuchKey"}:
-            raise RuntimeError(reply.describe())
+            raise (AccessError if b"AccessDenied" in codes else RuntimeError)(reply.describe())

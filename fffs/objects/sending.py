@@ -32,6 +32,7 @@ _CODES: Final = tuple(
     b"<Code>%b<" % code
     for code in (
         *(b"RequestTimeout", b"BadDigest", b"IncompleteBody", b"InternalError"),
+        *(b"SlowDown", b"ServiceUnavailable"),  # of single keys, when many are deleted
         *(b"ConditionalRequestConflict", b"OperationAborted"),  # of status 409: another request is in progress
     )
 )

@@ -20,7 +20,7 @@ from fffs.errors import AccessError, UsageError
 from fffs.objects.describing import ObjectExistsError
 from fffs.objects.protocol import Message
 from fffs.objects.s3_requests import DEADLINE, S3Requests
-from fffs.objects.sending import NotSentError
+from fffs.objects.sending import NotSentError, Reply
 from fffs.objects.stores import StoreSettings, time_of
 
 _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
@@ -62,7 +62,7 @@ class Uploads:
         if action == "url":  # for a part, or for a whole object
             return {"url": self._requests.sign("PUT", key, self._named(request))}
         if action == "complete":
-            return self._complete(key, request["upload"], request["etags"], request["new"], deadline)
+            return self._complete(key, request, deadline)
         if action == "delete":
             self._delete(request["keys"], deadline)
             return {}
@@ -154,26 +154,24 @@ class Uploads:
                 self._beginning -= 1
                 self._lock.notify_all()
 
-    def _complete(self, key: str, upload: str, etags: list[str], new: bool, deadline: float) -> Message:
-        """Make an object of parts.
+    def _complete(self, key: str, request: Message, deadline: float) -> Message:
+        """Make an object of parts, if the condition, a header line or nothing, holds. Returns whether it is ``done``:
+        without conditions in the store, it is only if ``new_only``, and there is no other object.
 
         An answer may be lost, and the second request refused because the first one succeeded: then the object is there
         with the ETag that these parts have. So it is looked for unless the answer confirms it: a status of 200 says
         only that the store has begun.
         """
-        parts = "".join(
-            f"<Part><PartNumber>{k}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for k, etag in enumerate(etags, 1)
-        )
-        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-        condition = {"If-None-Match": "*"} if new else {}
-        query, reply = {"uploadId": upload}, None
+        etags, condition, reply = list(request["etags"]), dict(request["condition"]), None
         try:
-            if new:  # some stores ignore the condition
+            if "If-None-Match" in condition:  # which some stores ignore
                 self._refuse_other(key, etags, deadline)
-            reply = self._requests.send("POST", key, query, deadline, body, _XML | condition)
-            if reply.status == 501 and new:  # the store has no conditions
+            reply = self._send_parts(key, request, condition, deadline)
+            if reply.status == 501 and condition:  # the store has no conditions
+                if not request["new_only"]:
+                    return {"done": False}
                 self._refuse_other(key, etags, deadline)
-                reply = self._requests.send("POST", key, query, deadline, body, _XML)
+                reply = self._send_parts(key, request, {}, deadline)
         except NotSentError:
             pass  # it may have succeeded
         if reply is None or not reply.is_good or _COMPLETED not in reply.body:
@@ -182,12 +180,20 @@ class Uploads:
                 if reply is None or reply.is_good:
                     what = "nothing answers" if reply is None else f"HTTP status {reply.status} without a result"
                     raise RuntimeError(f"{what}, and the object is not there")
-                if new and (reply.status == 412 or (reply.status == 409 and there["exists"])):
+                if condition and _is_other(reply, there["exists"]):
                     raise ObjectExistsError
                 raise RuntimeError(reply.describe())
         with self._lock:
-            self._unfinished.pop(upload, None)
-        return {}
+            self._unfinished.pop(request["upload"], None)
+        return {"done": True}
+
+    def _send_parts(self, key: str, request: Message, condition: dict[str, str], deadline: float) -> Reply:
+        parts = "".join(
+            f"<Part><PartNumber>{k}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
+            for k, etag in enumerate(request["etags"], 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        return self._requests.send("POST", key, {"uploadId": request["upload"]}, deadline, body, _XML | condition)
 
     def _refuse_other(self, key: str, etags: list[str], deadline: float) -> None:
         """Raise ObjectExistsError if there is an object that is not of these parts."""
@@ -214,6 +220,11 @@ class Uploads:
                 time = time_of(began[1].decode())
                 found.append((unescape(upload[1].decode()), _seconds(time)))
         return found
+
+
+def _is_other(reply: Reply, exists: bool) -> bool:
+    """Whether a refusal says that there is another object than the condition of the request wants."""
+    return reply.status == 412 or (reply.status == 409 and exists) or b"<Code>NoSuchKey<" in reply.body
 
 
 def _seconds(time: datetime | None) -> float:

@@ -133,7 +133,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def _index_sampler(self) -> Any:
         # torch's iterators take indices from this.
-        return super()._index_sampler if self._order is None else self._order
+        order = self._order
+        if order is None:
+            return super()._index_sampler
+        if order.sampler is not (self.sampler if self.batch_sampler is None else self.batch_sampler):
+            # torch refuses this, too, except from a subclass that goes around its __setattr__.
+            raise UsageError("the sampler was replaced after this DataLoader was made; give it to DataLoader() instead")
+        return order
 
     @property
     def _auto_collation(self) -> bool:
