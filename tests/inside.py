@@ -180,6 +180,7 @@ fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url
 fffs.objects.new_object: NewObject
 fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
+fffs.objects.proxies: can_use proxy_of
 fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender
 fffs.objects.small: delete_objects read_object

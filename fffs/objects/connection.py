@@ -173,7 +173,8 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     settings = {**environment, "RUST_BACKTRACE": "0"}
     if not is_true(environment.get("AWS_ALLOW_HTTP")):  # this machine is asked without encryption, and so by no proxy
         for name in ("no_proxy", "NO_PROXY"):
-            settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
+            if environment.get(name, "").strip() != "*":
+                settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
     if not is_same_file(Path(__file__).parent.parent.parent, os.curdir):  # which may be lost
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr: io.FileIO | None = None

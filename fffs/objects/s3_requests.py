@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from fffs.errors import AccessError
+from fffs.objects.proxies import can_use, proxy_of
 from fffs.objects.sending import Reply, Sender
 from fffs.objects.sigv4 import sign_request
 from fffs.objects.stores import StoreSettings
@@ -39,10 +41,14 @@ class S3Requests:
 
     @property
     def are_possible(self) -> bool:
-        """Whether there are keys, or none are wanted. Only obstore gets those of a role.
+        """Whether there are keys, or none are wanted, and no proxy of another kind. Only obstore gets the keys of a
+        role, and goes through proxies of SOCKS or HTTPS.
 
         Raises UsageError, AccessError.
         """
+        url = urllib.parse.urlsplit(self._settings.plain_url("s3", self._bucket, "k"))
+        if not can_use(proxy_of(url, os.environ)):
+            return False
         return self._settings.is_anonymous("s3") or self._settings.s3_keys() is not None
 
     def sign(self, method: str, key: str, query: Mapping[str, str]) -> str:
@@ -101,7 +107,7 @@ class S3Requests:
         return reply.headers.get("etag", "")
 
     def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
-        """Delete objects, at most 1,000, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""
+        """Delete at most 1,000 objects, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""
         together = [key for key in keys if not _NO_XML.search(key)]
         for key in keys if len(together) < 2 else set(keys).difference(together):
             reply = self.send("DELETE", key, {}, deadline)

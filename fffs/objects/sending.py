@@ -14,13 +14,12 @@ import ssl
 import threading
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fffs.objects.aws_profile import certificates_file
-from fffs.objects.names import is_true
+from fffs.objects.proxies import proxy_of
 from fffs.objects.redacting import redact, secrets_of
 
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
@@ -216,12 +215,11 @@ class _Proxied(http.client.HTTPConnection):
 def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
     """Return a connection that is not open yet, through the proxy that the environment names, if any."""
     host, secure = url.hostname or "", url.scheme == "https"
-    proxy = "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(url.scheme, "")
-    # Without permission for plain http, its hosts are this machine, which a proxy cannot reach.
-    if not proxy or (not secure and not is_true(os.environ.get("AWS_ALLOW_HTTP"))):
+    proxy = proxy_of(url, os.environ)
+    if not proxy:
         kind: Any = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return _with_context(kind, url.netloc, secure)
-    user, _, server = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")
+    user, _, server = urllib.parse.urlsplit(proxy).netloc.rpartition("@")
     token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
     access = {"Proxy-Authorization": f"Basic {token}"} if user else {}
     if not secure:
