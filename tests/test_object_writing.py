@@ -802,9 +802,15 @@ def test_keys_of_a_role_are_used_by_obstore(
         write(server, size)
         assert len(server.objects["/b/x.ffr"]) > size
         with pytest.raises(WriteError, match="another process made it meanwhile"):
-            write(server, size, keep=True)
+            write(server, size, keep=True, byte=b"y")
         assert server.uploads == {}
         del server.objects["/b/x.ffr"]
+        server.writing["put"], server.writing["complete"] = [lost], [lost]
+        write(server, size, keep=True)
+        assert len(server.objects["/b/x.ffr"]) > size
+        del server.objects["/b/x.ffr"]
+    server.writing["put"] = [status(503)] * 10  # for longer than obstore tries
+    write(server, 1)
 
 
 def test_an_interrupt_does_not_wait_for_a_store(server: ObjectServer, tmp_path: Path) -> None:

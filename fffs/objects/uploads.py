@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import re
 import threading
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -104,20 +105,48 @@ class Uploads:
         return self._settings.plain_url(self._scheme, self._bucket, key)
 
     def _put_file(self, key: str, path: str, new: bool) -> Message:
-        """Store a complete file."""
+        """Store a complete file. obstore repeats a request for some seconds only, and answers may be lost."""
+        errors = importlib.import_module("obstore.exceptions")
+        end, wait = time.monotonic() + DEADLINE, 0.5
+        while True:
+            try:
+                self._put_once(key, path, new)
+                return {}
+            except (errors.AlreadyExistsError, ObjectExistsError):
+                if self._holds(key, path):
+                    return {}
+                raise ObjectExistsError from None
+            except (errors.NotFoundError, FileNotFoundError):  # such as an upload that is complete already
+                if self._holds(key, path):
+                    return {}
+                raise
+            except errors.GenericError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(wait)
+            wait = min(wait * 2, 5)
+
+    def _put_once(self, key: str, path: str, new: bool) -> None:
         obstore = importlib.import_module("obstore")
         size = Path(path).stat().st_size
         if size <= _WHOLE:
-            try:
-                done = obstore.put(self._store, key, Path(path).read_bytes(), mode="create" if new else "overwrite")
-            except obstore.exceptions.AlreadyExistsError:
-                raise ObjectExistsError from None
-        else:
+            obstore.put(self._store, key, Path(path).read_bytes(), mode="create" if new else "overwrite")
+            return
+        if new and self._look(key, DEADLINE)["exists"]:
+            raise ObjectExistsError
+        with Path(path).open("rb") as file:
+            obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
+
+    def _holds(self, key: str, path: str) -> bool:
+        """Whether there is an object with the bytes of a file."""
+        try:
             with Path(path).open("rb") as file:
-                if new and self._look(key, DEADLINE)["exists"]:
-                    raise ObjectExistsError
-                done = obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
-        return {"etag": done.get("e_tag") or ""}
+                for piece in importlib.import_module("obstore").get(self._store, key).stream():
+                    if file.read(len(piece)) != bytes(piece):
+                        return False
+                return not file.read(1)
+        except FileNotFoundError:
+            return False
 
     def _delete(self, keys: list[str], deadline: float) -> None:
         """Delete objects, as far as they are there."""

@@ -42,7 +42,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       This needs a sampler of torch. See ``Dataset.announce``.
     - ``set_step(k)``: epochs begin at batch k.
     - With persistent workers, an iterator raises UsageError if another one began before its end: both use the same
-      workers, and torch's loader gives the batches of the other one to both.
+      workers, and torch's loader gives the batches of the other one to both. (Not with an iterable data set.)
     - ``state_dict()`` and ``load_state_dict()``, at any time between two batches: the resumed run gets the batches that
       the saved run would have got next, in this epoch and the following ones, with any number of workers, persistent or
       not. To make random augmentations resumable, too, the global generators of torch, numpy and Python are seeded for
