@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from connect_proxy import ConnectProxy, proxying
-from inside import Sender, aws_profile, list_objects, object_client, parse_url
+from inside import Sender, aws_profile, ffi, list_objects, object_client, object_transfer, parse_url
 from object_server import Answer, ObjectServer, Request, serving
 from weed import clear_environment
 
@@ -101,12 +102,44 @@ def test_the_certificates_of_a_profile_count_for_all_requests(monkeypatch: pytes
     # obstore takes no certificate of an authority for that of a server.
     leaf = _certificate(tmp_path, "localhost", *GOOD, "-addext", "basicConstraints=critical,CA:FALSE")
     clear_environment(monkeypatch, tmp_path)
-    (tmp_path / ".aws").mkdir(exist_ok=True)
-    (tmp_path / ".aws" / "credentials").write_text("[default]\naws_access_key_id = k\naws_secret_access_key = s\n")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     with serving(tls=_context(leaf)) as server:
-        (tmp_path / ".aws" / "config").write_text(f"[default]\nca_bundle = {leaf}\nendpoint_url = {server.url}\n")
+        _certificate_of_profile(tmp_path, server, leaf)
         _use_store(server)
+
+
+def _certificate_of_profile(folder: Path, server: ObjectServer, bundle: Path) -> None:
+    (folder / ".aws").mkdir(exist_ok=True)
+    (folder / ".aws" / "credentials").write_text("[default]\naws_access_key_id = k\naws_secret_access_key = s\n")
+    (folder / ".aws" / "config").write_text(f"[default]\nca_bundle = {bundle}\nendpoint_url = {server.url}\n")
+
+
+def test_the_certificates_of_a_profile_replace_none(
+    server: ObjectServer, good: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    """Those of a store of S3 are trusted besides SSL_CERT_FILE, which other servers need."""
+    own = _certificate(tmp_path, "localhost", *GOOD)
+    clear_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(good))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
+    with serving(tls=_context(own)) as store:
+        _certificate_of_profile(tmp_path, store, own)
+        assert _read(server.put("r.ffr", content)) == RECORDS
+        _use_store(store)
+
+
+def test_a_libcurl_that_takes_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS_CA_BUNDLE is in place of SSL_CERT_FILE there, and that in place of the file of a profile."""
+    monkeypatch.setattr(object_transfer, "lib", SimpleNamespace(fffs_http_adds_usual=lambda: 0))
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    nothing = ffi.NULL
+    assert object_transfer._authorities("usual", "folder", "profile") == (b"usual", b"folder", False)
+    assert object_transfer._authorities(None, None, "profile") == (b"profile", nothing, False)
+    assert object_transfer._authorities(None, None, None) == (nothing, nothing, False)
+    monkeypatch.setenv("AWS_CA_BUNDLE", "named")
+    for adds in (0, 1):
+        monkeypatch.setattr(object_transfer.lib, "fffs_http_adds_usual", lambda adds=adds: adds)
+        assert object_transfer._authorities("usual", None, "named") == (b"named", nothing, False)
 
 
 def test_profiles_are_not_read_for_each_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -130,9 +130,14 @@ enum { FFFS_ETAG_MAX = 511, FFFS_DATE_MAX = 63, FFFS_HTTP_TEXT = 512, FFFS_HTTP_
 const char *fffs_http_version(void);
 
 /* Sets for the whole process how long a request may fail until that is final, how many connections a batch may have, whether
- * redirections may lead from http to http, and the file with certificates of authorities (NULL: the system's). Returns 0 or
- * -ENOMEM. */
-int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *authorities);
+ * redirections may lead from http to http, and whose certificates are trusted: the authorities of a file and of a folder (NULL: the
+ * system's), and with them the usual ones, if fffs_http_adds_usual. Returns 0 or -ENOMEM. */
+int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *file,
+                        const char *folder, int32_t usual_too);
+
+/* Returns whether libcurl, which is loaded, can have the usual authorities besides others: its connections are OpenSSL's. These are the
+ * system's, or those of SSL_CERT_FILE and SSL_CERT_DIR. */
+int32_t fffs_http_adds_usual(void);
 
 /* Makes an object of an URL, which may be signed, and is never part of a message. Returns its number, which is valid until
  * fffs_object_close, or -ENOMEM. Its version is the one that the first answer tells, unless fffs_object_expect sets it. */

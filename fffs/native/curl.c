@@ -14,6 +14,7 @@ enum { EVERYTHING = 3 };
 
 static struct fffs_curl curl;
 static const char *version;                     /* set when curl is usable */
+static int (*load_usual)(void *context);        /* or NULL */
 static pthread_once_t once = PTHREAD_ONCE_INIT; /* a child that is forked meanwhile begins anew */
 
 /* The names of the functions, in the order of struct fffs_curl. */
@@ -25,6 +26,20 @@ static const char *const symbols[] = {
 };
 enum { SYMBOLS = sizeof symbols / sizeof *symbols };
 _Static_assert(sizeof curl == SYMBOLS * sizeof(void *), "a name for each function");
+
+/* libcurl takes one file of authorities, the usual ones or others, and reads it for each connection. OpenSSL can add its usual ones, of
+ * which it reads those that it needs if they are in a folder. With another library for TLS there is no such function. */
+static void take_loading(void *library, const char *told)
+{
+    static const char name[] = "SSL_CTX_set_default_verify_paths";
+    void *found = dlsym(library, name), *global = dlsym(RTLD_DEFAULT, name);
+
+    /* An inactive library is in parentheses. With one OpenSSL among libcurl's and another one of the program, it is not known which
+     * of them libcurl calls. */
+    if (!strstr(told, " OpenSSL/") || (global && global != found))
+        found = NULL;
+    memcpy(&load_usual, &found, sizeof found);
+}
 
 /* Returns the version of a library if it has all functions, or NULL. */
 static const char *take_functions(void *library)
@@ -45,7 +60,9 @@ static const char *take_functions(void *library)
     if (!init || !tell || global_init(EVERYTHING))
         return NULL;
     memcpy(&curl, found, sizeof curl);
-    return global_version();
+    const char *told = global_version();
+    take_loading(library, told);
+    return told;
 }
 
 static void load(void)
@@ -65,6 +82,16 @@ const struct fffs_curl *fffs_curl_load(void)
 {
     pthread_once(&once, load);
     return version ? &curl : NULL;
+}
+
+bool fffs_curl_add_usual(void *context)
+{
+    return load_usual && load_usual(context) == 1;
+}
+
+int32_t fffs_http_adds_usual(void)
+{
+    return fffs_curl_load() && load_usual;
 }
 
 const char *fffs_http_version(void)

@@ -20,6 +20,7 @@ enum {
     CURL_HEADER_DATA = 10029,
     CURL_FOLLOW = 52,
     CURL_CA_FILE = 10065,
+    CURL_CA_FOLDER = 10097,
     CURL_MAX_REDIRECTS = 68,
     CURL_HTTP_VERSION = 84,
     CURL_BUFFER_SIZE = 98,
@@ -36,6 +37,7 @@ enum {
     CURL_QUICK_EXIT = 322,
     CURL_WRITE_FUNCTION = 20011,
     CURL_HEADER_FUNCTION = 20079,
+    CURL_TLS_FUNCTION = 20108,
     CURL_OPEN_SOCKET_FUNCTION = 20163,
     CURL_CLOSE_SOCKET_FUNCTION = 20208
 };
@@ -107,5 +109,9 @@ struct fffs_curl {
 
 /* Returns the functions, constant from the first success on; or NULL: the library is missing or older than 7.66. Thread-safe. */
 const struct fffs_curl *fffs_curl_load(void);
+
+/* Adds OpenSSL's usual authorities to a connection, of which CURL_TLS_FUNCTION gets the context. Returns false if there is not enough
+ * memory, or if fffs_http_adds_usual is false. */
+bool fffs_curl_add_usual(void *context);
 
 #endif

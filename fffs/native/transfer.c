@@ -28,21 +28,31 @@ enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30, CONNECT_MOST = 10000 };
 static _Atomic int64_t deadline = 60 * FFFS_SECOND;
 static _Atomic int connections_max = 64;
 static _Atomic bool plain_allowed;
-static char *_Atomic ca_file;
+static char *_Atomic ca_file, *_Atomic ca_folder;
+static _Atomic bool ca_usual;
 
-int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *authorities)
+/* Returns 0 or -ENOMEM. The old value may be in use by another thread. It is a few bytes, and changes once in a process, if at all. */
+static int keep(char *_Atomic *place, const char *path)
 {
-    char *copy = authorities ? strdup(authorities) : NULL;
+    char *copy = path ? strdup(path) : NULL;
 
-    if (authorities && !copy)
+    if (path && !copy)
         return -ENOMEM;
+    atomic_store(place, copy);
+    return 0;
+}
+
+int fffs_http_configure(double seconds, int32_t connections, int32_t allow_plain, const char *file,
+                        const char *folder, int32_t usual_too)
+{
+    if (keep(&ca_file, file) || keep(&ca_folder, folder))
+        return -ENOMEM;
+    atomic_store(&ca_usual, usual_too != 0);
     atomic_store(&deadline, (int64_t)(seconds * 1e9));
     atomic_store(&connections_max, connections < 1                       ? 1
                                    : connections > FFFS_HTTP_CONNECTIONS ? FFFS_HTTP_CONNECTIONS
                                                                          : connections);
     atomic_store(&plain_allowed, allow_plain != 0);
-    /* The old value may be in use by another thread. It is a few bytes, and changes once in a process, if at all. */
-    atomic_store(&ca_file, copy);
     fffs_http_renew(); /* transfers keep the options that they had, and connections were made with those */
     return 0;
 }
@@ -182,10 +192,28 @@ static int open_socket(void *data, int purpose, struct fffs_curl_address *addres
 
 /* ---------------------------------------------------------------- beginning and ending one */
 
+static int add_usual(void *handle, void *context, void *data)
+{
+    (void)handle, (void)data;
+    return fffs_curl_add_usual(context) ? CURL_OK : CURL_NO_MEMORY;
+}
+
+static void set_authorities(struct fffs_transfer *self)
+{
+    const struct fffs_curl *curl = self->client->curl;
+    const char *file = atomic_load(&ca_file), *folder = atomic_load(&ca_folder);
+
+    if (file)
+        curl->easy_setopt(self->handle, CURL_CA_FILE, file);
+    if (folder)
+        curl->easy_setopt(self->handle, CURL_CA_FOLDER, folder);
+    if (atomic_load(&ca_usual))
+        curl->easy_setopt(self->handle, CURL_TLS_FUNCTION, add_usual);
+}
+
 static void set_options(struct fffs_transfer *self)
 {
     const struct fffs_curl *curl = self->client->curl;
-    const char *authorities = atomic_load(&ca_file);
     long protocols =
         CURL_HTTPS | (!strncmp(self->use.url, "http://", 7) || atomic_load(&plain_allowed) ? CURL_HTTP : 0);
     long patience = (long)(atomic_load(&deadline) / FFFS_SECOND / 2);
@@ -216,8 +244,7 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_OPEN_SOCKET_DATA, self);
     curl->easy_setopt(self->handle, CURL_ERROR_BUFFER, self->error);
     curl->easy_setopt(self->handle, CURL_PRIVATE, self);
-    if (authorities)
-        curl->easy_setopt(self->handle, CURL_CA_FILE, authorities);
+    set_authorities(self);
 }
 
 void fffs_transfer_end(struct fffs_transfer *self)

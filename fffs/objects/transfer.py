@@ -6,7 +6,9 @@ Environment:
     FFFS_DEADLINE: seconds for which a request may fail before its error is raised. Default: 60.
     FFFS_CONNECTIONS: the most connections of a batch. Default: 64, at most 256.
     AWS_ALLOW_HTTP: ``true``: redirections from http may lead to http.
-    AWS_CA_BUNDLE, SSL_CERT_FILE: a file with the certificates of the authorities that are trusted.
+    SSL_CERT_FILE, SSL_CERT_DIR: a file and a folder with the certificates of authorities that are trusted, in place of
+        the usual ones.
+    AWS_CA_BUNDLE: a file in place of SSL_CERT_FILE. A file that a profile of AWS names is used besides.
 """
 
 from __future__ import annotations
@@ -240,7 +242,7 @@ def _checked(status: int) -> int:
 
 # ---------------------------------------------------------------- settings
 
-_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "SSL_CERT_FILE")
+_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _configured: tuple[str | None, ...] | None = None
 
 
@@ -250,16 +252,23 @@ def _configure() -> None:
     values = (*(os.environ.get(name) for name in _NAMES), certificates_file(os.environ))
     if values == _configured:
         return
-    deadline, connections, plain, usual, bundle = values
-    authorities = os.fsencode(bundle or usual or "") or None
+    deadline, connections, plain, file, folder, bundle = values
     status = lib.fffs_http_configure(
         _number("FFFS_DEADLINE", deadline, DEADLINE, 1, 86400),
         int(_number("FFFS_CONNECTIONS", connections, CONNECTIONS, 1, lib.FFFS_HTTP_CONNECTIONS)),
         is_true(plain),
-        ffi.NULL if authorities is None else authorities,
+        *_authorities(file, folder, bundle),
     )
     _checked(status)
     _configured = values
+
+
+def _authorities(file: str | None, folder: str | None, bundle: str | None) -> tuple[Any, Any, bool]:
+    """Return the file and folder of authorities for libcurl, and whether it is to add the usual ones to them."""
+    named = os.environ.get("AWS_CA_BUNDLE")  # replaces them: to read them takes 40 ms for each connection
+    adds = bool(bundle and not named and lib.fffs_http_adds_usual())
+    file = bundle if adds else named or file or bundle
+    return os.fsencode(file) if file else ffi.NULL, os.fsencode(folder) if folder else ffi.NULL, adds
 
 
 def deadline() -> float:
