@@ -142,6 +142,69 @@ def test_a_libcurl_that_takes_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         assert object_transfer._authorities("usual", None, "named") == (b"named", nothing, False)
 
 
+def _signed(folder: Path, *options: str) -> tuple[Path, Path]:
+    """Make an authority, and a certificate that it signs, with its key."""
+    authority = _certificate(folder, "authority", "-days", "2", *options)
+    leaf, request = folder / "leaf", folder / "request"
+    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\n")
+    make = f"openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {folder / 'leaf.key'} -out {request}"
+    sign = f"openssl x509 -req -in {request} -CA {authority} -CAcreateserial -days 2 -out {leaf}"
+    for command in (make, f"{sign} -extfile {folder / 'extensions'}"):
+        subprocess.run(command.split(), check=True, capture_output=True)
+    leaf.write_bytes(leaf.read_bytes() + (folder / "leaf.key").read_bytes())
+    return authority, leaf
+
+
+def _trusted(server: ObjectServer, content: bytes) -> tuple[bool, bool]:
+    """Whether the certificate is trusted when an object is read, and when one is written."""
+    url = server.put("r.ffr", content)
+    try:
+        reads = _read(url) == RECORDS
+    except ReadError:
+        reads = False
+    sender = Sender()
+    try:
+        writes = sender.send("PUT", lambda: f"{server.url}/w", b"abc", deadline=1).is_good
+    except OSError:
+        writes = False
+    finally:
+        sender.close()
+    return reads, writes
+
+
+def test_reads_and_writes_trust_the_same_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    """An authority that Python 3.13 finds too old, a server's own certificate, and an authority in SSL_CERT_DIR."""
+    authority, leaf = _signed(tmp_path, "-addext", "basicConstraints=CA:TRUE")
+    strict = ssl.create_default_context
+
+    def context() -> ssl.SSLContext:
+        found = strict()
+        found.verify_flags |= ssl.VERIFY_X509_STRICT  # as of Python 3.13
+        return found
+
+    monkeypatch.setattr(ssl, "create_default_context", context)
+    hashed = subprocess.run(["openssl", "x509", "-hash", "-noout", "-in", authority], capture_output=True, check=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / f"{hashed.stdout.decode().strip()}.0").symlink_to(authority)
+    with serving(tls=_context(leaf)) as server:
+        for settings, trusted in (
+            ({}, False),
+            ({"AWS_CA_BUNDLE": authority}, True),
+            ({"AWS_CA_BUNDLE": leaf}, True),
+            ({"SSL_CERT_FILE": leaf}, True),
+            ({"SSL_CERT_DIR": tmp_path / "folder"}, True),
+            ({"SSL_CERT_DIR": tmp_path}, False),
+        ):
+            clear_environment(monkeypatch, tmp_path)
+            for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+                monkeypatch.delenv(name, raising=False)
+            for name, value in settings.items():
+                monkeypatch.setenv(name, str(value))
+            assert _trusted(server, content) == (trusted, trusted), settings
+
+
 def test_profiles_are_not_read_for_each_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """There may be hundreds of them, and a folder that is packed has millions of objects."""
     clear_environment(monkeypatch, tmp_path)

@@ -234,11 +234,19 @@ def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
 def _with_context(kind: Any, place: str, secure: bool) -> http.client.HTTPConnection:
     options: dict[str, Any] = {"timeout": _PATIENCE}
     if secure:
-        options["context"] = ssl.create_default_context()  # SSL_CERT_FILE is taken into account
-        if bundle := certificates_file(os.environ):
-            options["context"].load_verify_locations(bundle)
+        options["context"] = _context()
     connection: http.client.HTTPConnection = kind(place, **options)
     return connection
+
+
+def _context() -> ssl.SSLContext:
+    """Return what decides whom to trust, as libcurl does for reads."""
+    context = ssl.create_default_context()  # SSL_CERT_FILE and SSL_CERT_DIR are taken into account
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python 3.13 sets
+    if bundle := certificates_file(os.environ):
+        context.load_verify_locations(bundle)
+    return context
 
 
 def _is_refusal_of_proxy(error: BaseException) -> bool:
