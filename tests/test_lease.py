@@ -243,3 +243,25 @@ def test_an_interrupt_at_the_beginning_leaves_no_lock(slow: Slow, monkeypatch: p
     with pytest.raises(KeyboardInterrupt), lease.lease(URL, "photos"):
         pass
     assert ended(slow)
+
+
+def test_an_interrupt_while_the_store_does_not_answer_ends_it(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer comes after the test; until then the lock stays."""
+
+    def put(url: str, data: bytes, *, new: bool) -> None:
+        raise KeyboardInterrupt
+
+    def read(url: str) -> bytes | None:
+        slow.answers.wait(60)
+        return None
+
+    monkeypatch.setattr(lease, "put_object", put)
+    monkeypatch.setattr(lease, "read_object", read)
+    monkeypatch.setattr(lease, "_GRACE", 0.01)
+    with pytest.raises(KeyboardInterrupt), lease.lease(URL, "photos"):
+        pass
+    assert not slow.answers.is_set()
+    slow.answers.set()
+    for thread in threading.enumerate():
+        if "_remove" in thread.name:
+            thread.join(30)

@@ -24,6 +24,8 @@ LIMIT: Final = 15.0
 """Seconds after which an owner that did not renew it has ended. Measured by who wants it, so that no clocks are
 compared."""
 _PAUSE: Final = 1.0
+_GRACE: Final = 3.0
+"""Seconds for which an interrupt at the beginning waits until its lock is removed."""
 _SETTLE: Final = 1.0
 """Seconds in which processes that found the lock of an owner that has ended replace it."""
 
@@ -54,7 +56,7 @@ def lease(url: str, target: str) -> Iterator[None]:
         raise
     except BaseException:  # an interrupt, for example; perhaps it is there already
         end.set()
-        _remove(url, owner)
+        _remove_soon(url, owner)
         raise
     try:
         yield
@@ -178,6 +180,13 @@ def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event) -
                 return
             put_object(url, _content(owner, renewed), new=now is None)
     _remove(url, owner)
+
+
+def _remove_soon(url: str, owner: dict[str, Any]) -> None:
+    """Like ``_remove``, but wait for that no longer than an interrupt should take."""
+    thread = threading.Thread(target=_remove, args=(url, owner), daemon=True)
+    thread.start()
+    thread.join(_GRACE)
 
 
 def _remove(url: str, owner: dict[str, Any]) -> None:
