@@ -165,6 +165,23 @@ def test_who_loses_the_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "photos: another process took its lock (process 7 of elsewhere)" in caplog.text
 
 
+def test_who_finds_no_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Another driver took it, and has ended, while this process was suspended."""
+    end, store = threading.Event(), dict[str, bytes]()
+
+    def put(url: str, data: bytes, *, new: bool) -> None:
+        if not new:
+            end.set()
+        store[url] = data
+
+    monkeypatch.setattr(lease, "read_object", store.get)
+    monkeypatch.setattr(lease, "put_object", put)
+    monkeypatch.setattr(lease, "delete_objects", lambda url, keys: store.clear())
+    monkeypatch.setattr(lease, "RENEW", 0.0)
+    lease._renew(URL, "photos", {"owner": "this"}, end)
+    assert caplog.text.count("photos: its lock was gone and is put again") == 1
+
+
 def test_a_lock_that_is_nested_too_deeply_is_one_of_nobody() -> None:
     nested = b"[" * 100_000
     assert not lease._has_ended(nested)

@@ -62,7 +62,8 @@ def lease(url: str, target: str) -> Iterator[None]:
         yield
     finally:
         end.set()
-        # The thread deletes it, also if an interrupt ends this; later, if the store does not answer so long.
+        # The thread deletes it, also after an interrupt. If the store does not answer so long, or another interrupt
+        # ends this, it goes on, but ends with the process; then the lock stays, as that of a process that was killed.
         thread.join(LIMIT)
 
 
@@ -179,6 +180,10 @@ def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event) -
                 _log.warning("%s: another process took its lock%s and writes its parts, too", target, _who(now))
                 return
             put_object(url, _content(owner, renewed), new=now is None)
+            if now is None:
+                _log.warning(
+                    "%s: its lock was gone and is put again; another process may have written its parts", target
+                )
     _remove(url, owner)
 
 
