@@ -19,7 +19,7 @@ import numpy as np
 import object_server
 import pytest
 from engine_model import fault
-from inside import SignedUrl, lib, object_remote
+from inside import SignedUrl, lib, load_source, object_remote, verify
 from mounting import wait_until
 from object_server import ObjectServer, dripping, flip, good, header, late, reset_after, serving, status
 
@@ -610,3 +610,16 @@ def test_native_reads_fail_if_the_new_signature_is_refused_as_well(guarded: tupl
         valid += ["b", "c"]
         with pytest.raises(AccessError):
             _read_natively(reader, 4)
+
+
+def test_verifying_tells_a_store_that_fails_from_damage(
+    server: ObjectServer, records_file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    url = server.put("r.ffr", records_file)
+    with load_source(url) as source:
+        server.always = status(503)
+        with pytest.raises(ReadError, match="503"):
+            verify(source)
+        server.always = None
+        assert verify(source) == []

@@ -17,6 +17,7 @@ from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
 from fffs.native.checksums import CHECK_NONE, crc32_combine
 from fffs.native.engine import BLOCK
+from fffs.objects.names import is_remote
 from fffs.records.source_file import SourceFile
 from fffs.tree import packed_pickle
 
@@ -37,7 +38,7 @@ class BadRecord:
 
 
 def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord]:
-    """Read every record of a source, in bounded memory, and return the bad ones.
+    """Read every record of a source, in bounded memory, and return the bad ones. Raises ReadError if a store fails.
 
     For packed folders, also check that ffrecord and fffs see the same tree, and that block checksums match records'.
     """
@@ -76,15 +77,15 @@ def _batches(source: TreeView) -> Iterator[tuple[Any, int]]:
 
 
 def _describe(source: TreeView, number: int, name: str | None, error: Exception) -> BadRecord:
+    file, row = source.store.locate(number)
     if isinstance(error, ChecksumError):
         problem = f"checksum mismatch (expected {error.expected:#010x}, got {error.actual:#010x})"
     elif isinstance(error, TruncatedError):
         problem = "the file ends before the record does"
-    elif isinstance(error, ReadError):
+    elif isinstance(error, ReadError) and not is_remote(file.index.path):
         problem = f"cannot be read: {error.strerror}"
-    else:
+    else:  # a store that fails now has not lost the record
         raise error
-    file, row = source.store.locate(number)
     return BadRecord(file.index.path, row, number, int(file.index.starts[row]), name, problem)
 
 
