@@ -811,6 +811,10 @@ def test_keys_of_a_role_are_used_by_obstore(
         del server.objects["/b/x.ffr"]
     server.writing["put"] = [status(503)] * 10  # for longer than obstore tries
     write(server, 1)
+    server.writing["put"] = [refusal(400, "InvalidRequest")] * 2
+    with pytest.raises(WriteError, match="InvalidRequest"):
+        write(server, 1)
+    assert len(server.writing["put"]) == 1  # which was final
 
 
 def test_an_interrupt_does_not_wait_for_a_store(server: ObjectServer, tmp_path: Path) -> None:

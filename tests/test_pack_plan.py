@@ -964,3 +964,19 @@ def test_numbers_of_numpy_are_numbers_of_parts(tmp_path: Path) -> None:
     ):
         plan.commit([task.run() for task in plan.tasks])
     assert os.listdir(tmp_path / "b") == ["b-00000-of-00001.tfrecord"]
+
+
+def test_what_ended_a_job_is_shown_whatever_fails_then(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: object) -> None:
+        raise ReadError(errno.EIO, "the plan")
+
+    def interrupt(done: int, _: int) -> None:
+        if not done:
+            return
+        monkeypatch.setattr(PlanFolder, "fingerprint", unreadable)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fffs.pack_folder(source, tmp_path / "set", parts=2, progress=interrupt)

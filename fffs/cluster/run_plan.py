@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from fffs.base.text import plural
@@ -11,6 +12,7 @@ from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartResult
 from fffs.cluster.place_of import place_of
 from fffs.cluster.report import JobReport, JobWatch
+from fffs.errors import FffsError
 
 
 def run_plan(
@@ -41,9 +43,10 @@ def run_plan(
         try:
             results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
         except BaseException as error:
-            # A driver that was suspended for long finds the plan of another one, which took its lock.
-            if place.fingerprint() == plan.fingerprint and not any(plan.results()):
-                place.remove()
+            with contextlib.suppress(FffsError):  # what ended the job is the error to show
+                # A driver that was suspended for long finds the plan of another one, which took its lock.
+                if place.fingerprint() == plan.fingerprint and not any(plan.results()):
+                    place.remove()
             watch.end(error)
             raise
         watch.end()

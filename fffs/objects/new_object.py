@@ -29,6 +29,7 @@ from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName, is_url, parse_url, require_object
 from fffs.objects.part_sender import PartSender
 from fffs.objects.part_sizes import SMALLEST, PartSizes, WrittenRanges
+from fffs.objects.transfer import deadline
 from fffs.objects.unfinished import abort_left_uploads
 from fffs.objects.whole_object import NONE_THERE, as_seen, put_whole, replace_seen
 
@@ -151,10 +152,12 @@ class NewObject(Discarding):
         size = os.fstat(self.fd).st_size
         new = not self.replaces
         if not self._in_parts:
+            seconds = deadline()
             if self._examine:
                 self._examine()
+                seconds = 0.0  # it is not repeated without asking again
             path = f"/proc/{os.getpid()}/fd/{self.fd}"
-            ask_upload(self._target, "spool", _DAY, path=path, new=new)
+            ask_upload(self._target, "spool", _DAY, path=path, new=new, deadline=seconds)
         elif self._sender is None and size <= SMALLEST:
             with mapped(self.fd, 0, size) as data:
                 if self._examine:

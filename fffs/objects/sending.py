@@ -26,7 +26,7 @@ _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
 _PATIENCE: Final = 30.0  # seconds without progress
 _LATEST: Final = 5.0  # seconds between two attempts, at most
 _LONGEST: Final = 1 << 20  # bytes of an answer that are read
-_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CODES: Final = tuple(
     b"<Code>%b<" % code
     for code in (
@@ -71,7 +71,7 @@ class Reply:
     @property
     def is_worth_another(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.status in _AGAIN or (not self.is_good and any(code in self.body for code in _CODES))
+        return self.status in AGAIN or (not self.is_good and any(code in self.body for code in _CODES))
 
     def describe(self) -> str:
         """Return the status and the body, from which ``redact`` takes what is shown."""
@@ -251,7 +251,7 @@ def _context() -> ssl.SSLContext:
 
 def _is_refusal_of_proxy(error: BaseException) -> bool:
     found = _TUNNEL.match(str(error))
-    return found is not None and found[1].startswith("4") and int(found[1]) not in _AGAIN
+    return found is not None and found[1].startswith("4") and int(found[1]) not in AGAIN
 
 
 def _number(error: BaseException) -> int:

@@ -21,7 +21,7 @@ from fffs.errors import AccessError, UsageError
 from fffs.objects.describing import ObjectExistsError
 from fffs.objects.protocol import Message
 from fffs.objects.s3_requests import DEADLINE, S3Requests
-from fffs.objects.sending import NotSentError, Reply
+from fffs.objects.sending import AGAIN, NotSentError, Reply
 from fffs.objects.stores import StoreSettings, time_of
 
 _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
@@ -29,6 +29,7 @@ _UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
 _KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
 _BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")
 _UPLOADS: Final = b"<ListMultipartUploadsResult"
+_STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
 _COMPLETED: Final = b"CompleteMultipartUploadResult"
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 _XML: Final = {"Content-Type": "application/xml"}
@@ -57,7 +58,7 @@ class Uploads:
             beside = request.get("beside", []) if found["exists"] else []
             return {**found, "beside": [ending for ending in beside if self._look(key + ending, deadline)["exists"]]}
         if action == "spool":
-            return self._put_file(key, request["path"], request["new"])
+            return self._put_file(key, request["path"], request["new"], deadline)
         if action == "begin":
             return self._begin(key, deadline)
         if action == "url":  # for a part, or for a whole object
@@ -104,10 +105,10 @@ class Uploads:
     def _place(self, key: str) -> str:
         return self._settings.plain_url(self._scheme, self._bucket, key)
 
-    def _put_file(self, key: str, path: str, new: bool) -> Message:
+    def _put_file(self, key: str, path: str, new: bool, deadline: float) -> Message:
         """Store a complete file. obstore repeats a request for some seconds only, and answers may be lost."""
         errors = importlib.import_module("obstore.exceptions")
-        end, wait = time.monotonic() + DEADLINE, 0.5
+        end, wait = time.monotonic() + deadline, 0.5
         while True:
             try:
                 self._put_once(key, path, new)
@@ -120,8 +121,9 @@ class Uploads:
                 if self._holds(key, path):
                     return {}
                 raise
-            except errors.GenericError:
-                if time.monotonic() > end:
+            except errors.GenericError as error:
+                status = _STATUS.search(str(error))
+                if time.monotonic() > end or (status and int(status[1]) not in AGAIN):
                     raise
             time.sleep(wait)
             wait = min(wait * 2, 5)
