@@ -184,8 +184,7 @@ class PartPlan(ABC):
         """
         folder = place_of(self.target)
         with folder.only_driver():
-            if folder.fingerprint() == self.fingerprint:
-                folder.remove()
+            folder.remove_plan(self.fingerprint)
 
 
 def manifest_of(fingerprint: str, parts: Sequence[dict[str, Any]]) -> str:

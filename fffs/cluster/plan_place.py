@@ -137,6 +137,13 @@ class PlanPlace(ABC):
         Raises WriteError: something cannot be removed; UsageError: it is another user's, or not the place of a plan.
         """
 
+    def remove_plan(self, fingerprint: str) -> None:
+        """As ``remove``, if the plan is this one. A driver that was suspended for long finds that of another one, which
+        took its lock. Raises as ``remove``, and ReadError.
+        """
+        if self.fingerprint() == fingerprint:
+            self.remove()
+
     @contextlib.contextmanager
     def _with_plan(self, fingerprint: str) -> Iterator[OpenPlace]:
         """Open the place, which has this plan. Raises UsageError if it has another one, or none."""

@@ -44,9 +44,8 @@ def run_plan(
             results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
         except BaseException as error:
             with contextlib.suppress(FffsError):  # what ended the job is the error to show
-                # A driver that was suspended for long finds the plan of another one, which took its lock.
-                if place.fingerprint() == plan.fingerprint and not any(plan.results()):
-                    place.remove()
+                if not any(plan.results()):
+                    place.remove_plan(plan.fingerprint)
             watch.end(error)
             raise
         watch.end()

@@ -72,8 +72,7 @@ class RecordParts:
                 yield cls(name, fingerprint, packed, time.time_ns())
             finally:
                 with contextlib.suppress(FffsError):  # the next job removes it; why this one failed is of more use
-                    if place.fingerprint() == fingerprint:
-                        place.remove()
+                    place.remove_plan(fingerprint)
 
     def write(self, number: int, records: Sequence[Any]) -> WrittenPart:
         """Write the records, or the rows, of a partition, in any process. May run again, also at the same time.

@@ -41,7 +41,8 @@ def connect(url: str, name: str) -> tuple[Any, str]:
 
     """
     fsspec = import_fsspec(name)
-    refuse_block_cache(name, url)
+    if not _BLOCK_CACHES.isdisjoint(part.partition("://")[0] for part in url.split("::")):
+        raise no_block_cache(name)
     try:
         with importing:  # only this: connecting may take long
             for protocol in {part.partition("://")[0] for part in url.split("::")} & set(fsspec.available_protocols()):
@@ -52,14 +53,13 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     return found
 
 
-def refuse_block_cache(name: str, url: str) -> None:
-    """Raise UsageError if a URL is read through fsspec's cache of blocks.
+def no_block_cache(name: str) -> UsageError:
+    """Return the exception for a file that would be read through fsspec's cache of blocks.
 
     That takes a block for cached before it is read, also in its file on the disk, and shows zeros in place of one that
     could not be.
     """
-    if not _BLOCK_CACHES.isdisjoint(part.partition("://")[0] for part in url.split("::")):
-        raise UsageError(f"{name}: blockcache shows zeros after an error of reading; use filecache or simplecache")
+    return UsageError(f"{name}: blockcache shows zeros after an error of reading; use filecache or simplecache")
 
 
 def list_folder(url: str, name: str) -> list[str]:

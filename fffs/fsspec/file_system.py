@@ -14,7 +14,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fffs.base.descriptors import above_standard
 from fffs.base.failures import writing
 from fffs.base.paths import PathLike, without_zero
-from fffs.errors import UsageError
+from fffs.files.fsspec_systems import no_block_cache
 from fffs.files.pwrite import NewFile
 from fffs.fsspec.entries import Entries
 from fffs.fsspec.names import NamedFileSystem
@@ -149,8 +149,7 @@ class FfrFileSystem(NamedFileSystem):
         if mode != "rb":
             self._refuse(path)
         if kwargs.get("cache_type") == "none" and "size" in kwargs:  # fsspec's cache of blocks
-            # It takes a block for cached before it is read, and shows zeros in place of one that cannot be.
-            raise UsageError(f"{path}: blockcache shows zeros after an error of reading; use filecache or simplecache")
+            raise no_block_cache(path)
         return RecordFile(self._shown.store, self._record(path), self._strip_protocol(path))
 
     def get_file(

@@ -23,7 +23,7 @@ _DENIED: Final = ("PermissionDeniedError", "UnauthenticatedError")
 _MISSING: Final = ("FileNotFoundError", "NotFoundError")
 # Where machines and containers in a cloud ask for their credentials.
 _ROLE: Final = ("//169.254.169.254", "//169.254.170.2", "//metadata.google.internal", "token request", "POST REDACTED")
-_STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
+STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
 _TOKEN: Final = re.compile(r"<Code>(?:ExpiredToken|InvalidToken|TokenRefreshRequired)<")  # of status 400
 _REQUEST: Final = re.compile(r"^.*?Error performing [A-Z]+ (\w+://[^/\s]+|REDACTED)\S* in .*? - ", re.DOTALL)
 _NON_2XX: Final = "Server returned non-2xx status code: "
@@ -59,7 +59,7 @@ def describe(error: BaseException, scheme: str, secrets: list[str]) -> Message:
     """
     whole = str(error)
     said, _, debug = whole.partition("\n\nDebug source")
-    status = _STATUS.search(said)
+    status = STATUS.search(said)
     kind = _kind(error, said, status[1] if status else "")
     number, text = errno.EIO, said
     request = _REQUEST.match(said)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from xml.sax.saxutils import escape, unescape
 
 from fffs.errors import AccessError, UsageError
-from fffs.objects.describing import ObjectExistsError
+from fffs.objects.describing import STATUS, ObjectExistsError
 from fffs.objects.protocol import Message
 from fffs.objects.s3_requests import DEADLINE, S3Requests
 from fffs.objects.sending import AGAIN, NotSentError, Reply
@@ -29,7 +29,6 @@ _UPLOAD: Final = re.compile(rb"<Upload>(.*?)</Upload>", re.DOTALL)
 _KEY: Final = re.compile(rb"<Key>([^<]*)</Key>")
 _BEGAN: Final = re.compile(rb"<Initiated>([^<]*)</Initiated>")
 _UPLOADS: Final = b"<ListMultipartUploadsResult"
-_STATUS: Final = re.compile(r"status(?: code:)? (\d{3})")
 _COMPLETED: Final = b"CompleteMultipartUploadResult"
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 _XML: Final = {"Content-Type": "application/xml"}
@@ -122,7 +121,7 @@ class Uploads:
                     return {}
                 raise
             except errors.GenericError as error:
-                status = _STATUS.search(str(error))
+                status = STATUS.search(str(error))
                 if time.monotonic() > end or (status and int(status[1]) not in AGAIN):
                     raise
             time.sleep(wait)
