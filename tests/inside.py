@@ -179,7 +179,8 @@ fffs.objects.client: SignedUrl list_entries list_objects sign
 fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
 fffs.objects.new_object: NewObject
 fffs.objects.part_sizes: PartSizes WrittenRanges
-fffs.objects.protocol: BrokenProtocolError MAX_JSON read_message write_message
+fffs.objects.obstore_writes: ObstoreWrites
+fffs.objects.protocol: BrokenProtocolError Guard MAX_JSON read_message write_message
 fffs.objects.proxies: can_use proxy_of
 fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender

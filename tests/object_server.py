@@ -290,6 +290,11 @@ def status(code: int, **headers: str) -> Fault:
     return change
 
 
+def refusal(code: int, name: str) -> Fault:
+    body = f"<Error><Code>{name}</Code><Message>Not now</Message></Error>".encode()
+    return lambda _, answer: answer.__dict__.update(status=code, body=body)
+
+
 def reset_after(count: int) -> Fault:
     def change(request: Request, answer: Answer) -> None:
         answer.cut = count

@@ -180,8 +180,7 @@ def test_an_attempt_that_ends_after_the_job(target: str, monkeypatch: pytest.Mon
 
     class Late(plan_objects.NewObject):  # type: ignore[misc, name-defined]
         def _put_in_place(self) -> None:
-            self._examine()
-            self._examine = lambda: None
+            self._guard = None
             ends.pop()()
             super()._put_in_place()
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from inside import (
-    NewObject,
     PackFile,
     PartSizes,
     Sender,
@@ -29,7 +28,19 @@ from inside import (
     parse_url,
     part_sender,
 )
-from object_server import Answer, Fault, ObjectServer, Request, late, lost, not_done, reset_after, serving, status
+from object_server import (
+    Answer,
+    Fault,
+    ObjectServer,
+    Request,
+    late,
+    lost,
+    not_done,
+    refusal,
+    reset_after,
+    serving,
+    status,
+)
 from weed import Weed, clear_environment, cloud, weed
 
 import fffs
@@ -506,11 +517,6 @@ def write(server: ObjectServer, size: int, keep: bool = False, byte: bytes = b"\
         writer.write_one(b"2")
 
 
-def refusal(code: int, name: str) -> Fault:
-    body = f"<Error><Code>{name}</Code><Message>Not now</Message></Error>".encode()
-    return lambda _, answer: answer.__dict__.update(status=code, body=body)
-
-
 FAULTS = [status(500), status(503), status(429), status(400, X="RequestTimeout"), not_done, late(0.3)]
 # What is asked for is done, but the answer does not arrive, or not all of it.
 DONE = [lost, reset_after(0), reset_after(20)]
@@ -733,88 +739,6 @@ def test_a_conflict_without_another_object_is_shown_as_it_is(server: ObjectServe
     with pytest.raises(WriteError, match="409: Strange: Not now"):
         write(server, size, keep=True)
     assert server.uploads == {}
-
-
-@pytest.mark.parametrize("before", [None, b"older"])
-@pytest.mark.parametrize("conditions", [True, False])
-@pytest.mark.parametrize("size", [1, 9 * MIB])
-def test_a_request_that_a_store_takes_late_replaces_nothing_newer(
-    server: ObjectServer, size: int, conditions: bool, before: bytes | None
-) -> None:
-    """As of a task whose plan has been replaced and committed since the request was refused for the first time."""
-    gone: list[Request] = []
-
-    def busy(request: Request, answer: Answer) -> None:
-        gone.append(request)
-        server.objects["/b/x"] = b"newer"
-        answer.status = 503
-
-    def examine() -> None:
-        if gone:
-            raise UsageError("gone")
-
-    server.conditions = conditions
-    if before:
-        server.put("b/x", before)
-    server.writing["complete"] = server.writing["put"] = [busy]
-    with pytest.raises(UsageError, match="gone"), NewObject("s3://b/x", examine) as output:
-        with output.raw() as stream:
-            stream.write(bytes(size))
-        output.commit()
-    assert gone and server.objects["/b/x"] == b"newer"
-    assert server.uploads == {}
-
-
-@pytest.mark.parametrize("newer", [None, b"newer"])
-@pytest.mark.parametrize("size", [1, 9 * MIB])
-def test_what_others_put_or_removed_meanwhile_is_replaced_by_who_may(
-    server: ObjectServer, size: int, newer: bytes | None
-) -> None:
-    def change(_: Request, __: Answer) -> None:
-        server.objects.pop("/b/x", None)
-        if newer:
-            server.put("b/x", newer)
-
-    for before in (None, b"older"):
-        server.objects.clear()
-        if before:
-            server.put("b/x", before)
-        server.writing["complete"] = server.writing["put"] = [change]
-        with NewObject("s3://b/x", lambda: None) as output:
-            with output.raw() as stream:
-                stream.write(bytes(size))
-            output.commit()
-        assert server.objects["/b/x"] == bytes(size)
-        assert server.uploads == {}
-
-
-def test_keys_of_a_role_are_used_by_obstore(
-    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = {"AccessKeyId": "a", "SecretAccessKey": "b" * 20, "Token": "c" * 20, "Expiration": "2100-01-01T00:00:00Z"}
-    server.put("keys", json.dumps(keys).encode())
-    (tmp_path / "token").write_text("token")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/keys")
-    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
-    for size in (1, 80 * MIB):
-        write(server, size)
-        assert len(server.objects["/b/x.ffr"]) > size
-        with pytest.raises(WriteError, match="another process made it meanwhile"):
-            write(server, size, keep=True, byte=b"y")
-        assert server.uploads == {}
-        del server.objects["/b/x.ffr"]
-        server.writing["put"], server.writing["complete"] = [lost], [lost]
-        write(server, size, keep=True)
-        assert len(server.objects["/b/x.ffr"]) > size
-        del server.objects["/b/x.ffr"]
-    server.writing["put"] = [status(503)] * 10  # for longer than obstore tries
-    write(server, 1)
-    server.writing["put"] = [refusal(400, "InvalidRequest")] * 2
-    with pytest.raises(WriteError, match="InvalidRequest"):
-        write(server, 1)
-    assert len(server.writing["put"]) == 1  # which was final
 
 
 def test_an_interrupt_does_not_wait_for_a_store(server: ObjectServer, tmp_path: Path) -> None:

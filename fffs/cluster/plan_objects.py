@@ -14,13 +14,14 @@ from typing import Final
 
 from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
 from fffs.cluster.lease import lease
-from fffs.cluster.plan_place import RESULTS, STATE, OpenPlace, PlanPlace, part_stem
+from fffs.cluster.plan_place import GONE, RESULTS, STATE, OpenPlace, PlanPlace, part_stem, state_ending
 from fffs.errors import UsageError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
 from fffs.objects.locations import has_objects
 from fffs.objects.names import parse_url
 from fffs.objects.new_object import NewObject, object_exists
+from fffs.objects.protocol import Guard
 from fffs.objects.small import delete_folder, delete_objects, put_object, read_object
 
 _LEASE: Final = f"{UNFINISHED}-driver"
@@ -141,7 +142,8 @@ class _OpenObjects(OpenPlace):
 
     def new_part(self, name: str, mark: str, fingerprint: str) -> AtomicOutput:
         """See ``OpenPlace``. The part has its final name, which an older or a committed plan must not change."""
-        return NewObject(self._plan.part(name), lambda: self._plan.check(fingerprint))
+        state = parse_url(f"{self._place}/{STATE}").key
+        return NewObject(self._plan.part(name), Guard(state, state_ending(fingerprint), GONE))
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
         """See ``OpenPlace``. The parts have their names already; the manifest is written last."""

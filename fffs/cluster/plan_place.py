@@ -15,6 +15,7 @@ from fffs.files.atomic_output import AtomicOutput
 
 RESULTS: Final = "results"
 STATE: Final = "state"  # written last and removed first: without it, there is no plan
+GONE: Final = "this plan is not there any more; it was committed, aborted or restarted"
 _PLAN: Final = "plan.json"
 INPUTS: Final = "inputs"
 
@@ -28,6 +29,11 @@ def part_stem(target: str) -> str:
     for ending in ENDINGS:
         name = name.removesuffix(ending)
     return name.lstrip(".") or "parts"
+
+
+def state_ending(fingerprint: str) -> str:
+    """Return what the state of a plan ends with, after the request."""
+    return f"\n{fingerprint}"
 
 
 class OpenPlace(ABC):
@@ -147,7 +153,7 @@ class PlanPlace(ABC):
     @contextlib.contextmanager
     def _with_plan(self, fingerprint: str) -> Iterator[OpenPlace]:
         """Open the place, which has this plan. Raises UsageError if it has another one, or none."""
-        gone = f"{self.target}: this plan is not there any more; it was committed, aborted or restarted"
+        gone = f"{self.target}: {GONE}"
         with contextlib.ExitStack() as stack:
             try:
                 place = stack.enter_context(self._opened())
@@ -207,7 +213,7 @@ class PlanPlace(ABC):
                 place.make()
                 _put_inputs(place, inputs)
                 place.put(_PLAN, [plan.encode("ascii")])
-                place.put(STATE, [f"{request}\n{fingerprint}".encode("ascii")])
+                place.put(STATE, [f"{request}{state_ending(fingerprint)}".encode("ascii")])
             except BaseException:
                 if is_new:  # nothing in it is of use, unless another driver took the lock of this one
                     with contextlib.suppress(FffsError):

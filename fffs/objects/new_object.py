@@ -29,9 +29,9 @@ from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName, is_url, parse_url, require_object
 from fffs.objects.part_sender import PartSender
 from fffs.objects.part_sizes import SMALLEST, PartSizes, WrittenRanges
-from fffs.objects.transfer import deadline
+from fffs.objects.protocol import NONE_THERE, Condition, Guard
 from fffs.objects.unfinished import abort_left_uploads
-from fffs.objects.whole_object import NONE_THERE, as_seen, put_whole, replace_seen
+from fffs.objects.whole_object import put_new, put_whole, replace_seen
 
 _Result = TypeVar("_Result")
 _DAY: Final = 86400.0  # seconds
@@ -67,13 +67,13 @@ class NewObject(Discarding):
     only the process that made the object may write, commit or discard.
     """
 
-    def __init__(self, url: str, examine: Callable[[], object] | None = None) -> None:
-        """examine: called by ``commit`` right before the object is put in place, unless it raises. What is there then
-        is replaced only as it is: a store may take the last request late, when others have written something newer.
+    def __init__(self, url: str, guard: Guard | None = None) -> None:
+        """guard: of what this object depends on. What is there then is replaced only as it is: a store may take the
+        last request late, when others have written something newer.
 
         Raises UsageError, AccessError, ReadError: the store cannot be written to.
         """
-        self._examine = examine
+        self._guard = guard
         self._target = _writable(url)
         self.path = self._target.name
         self._owner = os.getpid()
@@ -150,51 +150,40 @@ class NewObject(Discarding):
 
     def _put_in_place(self) -> None:
         size = os.fstat(self.fd).st_size
-        new = not self.replaces
         if not self._in_parts:
-            seconds = deadline()
-            if self._examine:
-                self._examine()
-                seconds = 0.0  # it is not repeated without asking again
             path = f"/proc/{os.getpid()}/fd/{self.fd}"
-            ask_upload(self._target, "spool", _DAY, path=path, new=new, deadline=seconds)
+            self._put(lambda seen: self._spool(path, seen))
         elif self._sender is None and size <= SMALLEST:
             with mapped(self.fd, 0, size) as data:
-                if self._examine:
-                    replace_seen(self._target, data, self._examine)
+                if self.replaces:
+                    self._put(lambda seen: put_whole(self._target, data, seen, self._guard))
                 else:
-                    put_whole(self._target, data, new)
+                    put_new(self._target, data)
         else:
-            self._put_rest(size, new)
+            self._put_rest(size)
 
-    def _put_rest(self, size: int, new: bool) -> None:
+    def _put(self, send: Callable[[Condition], bool]) -> None:
+        """Let ``send`` put the object in place, on a condition. Raises FileExistsError if there is another one."""
+        if self._guard is not None:
+            replace_seen(self._target, send)
+        else:
+            send({} if self.replaces else NONE_THERE)
+
+    def _spool(self, path: str, condition: Condition) -> bool:
+        """Let obstore send the file. Returns whether it is done."""
+        sent = {"path": path, "condition": condition, "guard": self._guard}
+        return bool(ask_upload(self._target, "spool", _DAY, **sent)["done"])
+
+    def _put_rest(self, size: int) -> None:
         """Send the parts that nothing said to be complete, such as the last one, and make the object of all."""
-        if self._sender is None:
-            self._sender = PartSender(self._target, self._place, self.fd)
+        sender = self._sender = self._sender or PartSender(self._target, self._place, self.fd)
         for number in range(self._sizes.number(max(size - 1, 0)) + 1):
             if number not in self._written.complete:
                 begin, end = self._sizes.range(number)
-                self._sender.put(number, begin, min(end, size))
-        self._complete(self._sender, new)
-        self._sender = None
-
-    def _complete(self, sender: PartSender, new: bool) -> None:
-        """Make the object of its parts. Raises FileExistsError."""
+                sender.put(number, begin, min(end, size))
         parts = sender.finish()
-        if self._examine is None:
-            sender.complete(parts, NONE_THERE if new else {}, new)
-            return
-        for last in (False, False, True):
-            seen = as_seen(self._target)
-            self._examine()
-            try:
-                if not sender.complete(parts, seen, False):
-                    self._examine()
-                    sender.complete(parts, {}, False)
-                return
-            except FileExistsError:
-                if last:
-                    raise
+        self._put(lambda seen: sender.complete(parts, seen, not self.replaces, self._guard))
+        self._sender = None
 
     def _asking(self, act: Callable[[], _Result]) -> _Result:
         """Return what act() returns, with errors of writing in place of those of reading."""

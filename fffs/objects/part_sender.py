@@ -19,6 +19,7 @@ from fffs.files.pages import free, mapped
 from fffs.objects.client import access_error, ask_upload
 from fffs.objects.describing import is_denied
 from fffs.objects.names import ObjectName
+from fffs.objects.protocol import Condition, Guard
 from fffs.objects.redacting import redact, secrets_of
 from fffs.objects.transfer import deadline
 from fffs.objects.unfinished import Note
@@ -83,8 +84,8 @@ class PartSender:
             self._raise_failure()
             return [self._etags[number] for number in sorted(self._etags)]
 
-    def complete(self, etags: list[str], condition: dict[str, str], new_only: bool) -> bool:
-        """Make the object of the parts. condition: a header line, or nothing. new_only: it is that there is no object.
+    def complete(self, etags: list[str], condition: Condition, new_only: bool, guard: Guard | None = None) -> bool:
+        """Make the object of the parts. new_only: the condition is that there is no object.
 
         Returns False if the store has no conditions, except with ``new_only``. This may then be called again.
 
@@ -99,6 +100,7 @@ class PartSender:
             etags=etags,
             condition=condition,
             new_only=new_only,
+            guard=guard,
             deadline=deadline(),
         )
         if answer.get("done"):

@@ -8,9 +8,28 @@ import select
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 Message = dict[str, Any]
+
+Condition = dict[str, str]
+"""What must be true of an object for a store to replace it; nothing: it is replaced in any case. A header line, or a
+version in the terms of obstore."""
+
+NONE_THERE: Final[Condition] = {"If-None-Match": "*"}
+"""There is no object of that key."""
+
+
+class Guard(NamedTuple):
+    """An object of the same bucket that must be there, and end with some text, when another one appears.
+
+    message: what to say otherwise, after the name of the other one.
+    """
+
+    key: str
+    ending: str
+    message: str
+
 
 _HEAD: Final = struct.Struct("<II")  # the lengths of the JSON and of the bytes after it
 MAX_JSON: Final = 16 << 20  # a page of 1,000 keys of 1,024 bytes, each written as \uXXXX, needs less

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -73,14 +73,20 @@ class S3Requests:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
+        examine: Callable[[], object] = lambda: None,
     ) -> Reply:
         """Return the answer to a request, whatever its status. Raises NotSentError, and as ``sign``.
 
-        deadline, silence: as for ``Sender.send``.
+        deadline, silence: as for ``Sender.send``. examine: called before each attempt, unless it raises.
         """
         sender = self._take()
+
+        def url() -> str:
+            examine()
+            return self.sign(method, key, query)
+
         try:
-            return sender.send(method, lambda: self.sign(method, key, query), body, headers, deadline, silence=silence)
+            return sender.send(method, url, body, headers, deadline, silence=silence)
         finally:
             with self._lock:
                 self._idle.append((time.monotonic(), sender))
@@ -105,6 +111,15 @@ class S3Requests:
         if not reply.is_good:
             raise RuntimeError(reply.describe())
         return reply.headers.get("etag", "")
+
+    def read(self, key: str, deadline: float = DEADLINE) -> bytes | None:
+        """Return the bytes of a small object, or None if there is none. Raises RuntimeError, and as ``send``."""
+        reply = self.send("GET", key, {}, deadline)
+        if reply.status == 404:
+            return None
+        if not 200 <= reply.status < 300:
+            raise RuntimeError(reply.describe())
+        return reply.body
 
     def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
         """Delete at most 1,000 objects, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""

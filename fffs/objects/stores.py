@@ -23,6 +23,7 @@ _RETRY: Final = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
     "retry_timeout": timedelta(seconds=45),
 }
+_TIMEOUT: Final = "30s"  # of a request with few bytes
 _EMULATOR: Final = "http://127.0.0.1:10000"
 _METADATA_ENDPOINTS: Final = ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT")
 _CONTAINER: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
@@ -107,20 +108,23 @@ class StoreSettings:
             raise UsageError("set AZURE_STORAGE_ACCOUNT_NAME to the account of the container")
         return account
 
-    def make(self, scheme: str, bucket: str) -> Any:
-        """Return the store of a bucket. Raises UsageError, AccessError, and what obstore raises."""
+    def make(self, scheme: str, bucket: str, timeout: str = _TIMEOUT) -> Any:
+        """Return the store of a bucket. timeout: for each request, as obstore wants it.
+
+        Raises UsageError, AccessError, and what obstore raises.
+        """
         if scheme == "gs":
             has_file = os.path.exists(os.path.expanduser(_GOOGLE_FILE))
             if not (has_file or self.is_anonymous("gs") or self._first(*_GOOGLE)):
                 self._require_role()
-            return _library().GCSStore(bucket, client_options=self._client(""), retry_config=_RETRY)
+            return _library().GCSStore(bucket, client_options=self._client("", timeout), retry_config=_RETRY)
         if scheme == "az":
             if not (self.is_anonymous("az") or any(name.startswith(_AZURE) for name in self._environment)):
                 self._require_role()
-            return self._make_azure(bucket)
+            return self._make_azure(bucket, timeout)
         self.load_profile()
         self._s3 = {} if self.is_anonymous("s3") else self._keys()
-        return self._make_s3(bucket, self._s3)
+        return self._make_s3(bucket, self._s3, timeout)
 
     def s3_keys(self) -> Keys | None:
         """Return the keys of S3; None if only obstore can get them, as those of a role. Raises UsageError, AccessError.
@@ -148,29 +152,29 @@ class StoreSettings:
         if store is None:
             no_keys = {"access_key_id": "none", "secret_access_key": "none", "skip_signature": False}
             if scheme == "az":
-                store = self._make_azure(bucket, account_key="bm9uZQ==", skip_signature=False)
+                store = self._make_azure(bucket, _TIMEOUT, account_key="bm9uZQ==", skip_signature=False)
             else:
-                store = self._make_s3(bucket, no_keys)
+                store = self._make_s3(bucket, no_keys, _TIMEOUT)
             self._plain[scheme, bucket] = store
         return sign_url(store, key, 60).partition("?")[0]
 
-    def _make_s3(self, bucket: str, keys: dict[str, Any]) -> Any:
+    def _make_s3(self, bucket: str, keys: dict[str, Any], timeout: str) -> Any:
         endpoint = self._endpoint(bucket)
         settings: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         region = self._first("AWS_REGION", "AWS_DEFAULT_REGION") or self.profile.get("region")
         settings |= {"region": region} if region else {}
         metadata = self._first(*_METADATA_ENDPOINTS)
         settings |= {"metadata_endpoint": metadata} if metadata else {}
-        return _library().S3Store(
-            bucket, client_options=self._client(endpoint), retry_config=_RETRY, **settings, **keys
-        )
+        client = self._client(endpoint, timeout)
+        return _library().S3Store(bucket, client_options=client, retry_config=_RETRY, **settings, **keys)
 
-    def _make_azure(self, bucket: str, **settings: Any) -> Any:
+    def _make_azure(self, bucket: str, timeout: str, **settings: Any) -> Any:
         """Return the store of a container. The account is that of the environment."""
         self._azure_account()
         emulator = _EMULATOR if is_true(self._first("AZURE_STORAGE_USE_EMULATOR")) else ""
         endpoint = self._first("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT") or emulator
-        return _library().AzureStore(bucket, client_options=self._client(endpoint), retry_config=_RETRY, **settings)
+        client = self._client(endpoint, timeout)
+        return _library().AzureStore(bucket, client_options=client, retry_config=_RETRY, **settings)
 
     def _first(self, *names: str) -> str:
         """Return the value of the first variable that is set and not empty, or nothing."""
@@ -191,9 +195,9 @@ class StoreSettings:
             return endpoint
         return f"{scheme}{mark}{bucket}.{rest}"
 
-    def _client(self, endpoint: str) -> dict[str, Any]:
+    def _client(self, endpoint: str, timeout: str) -> dict[str, Any]:
         """Return the options of the HTTP client. Raises UsageError for an endpoint that is none."""
-        options: dict[str, Any] = {"timeout": "30s", "connect_timeout": "5s"}
+        options: dict[str, Any] = {"timeout": timeout, "connect_timeout": "5s"}
         options["allow_http"] = is_plain_allowed("")
         if endpoint:
             check_endpoint(endpoint, "the endpoint (AWS_ENDPOINT_URL)")

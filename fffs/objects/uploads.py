@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import re
 import threading
-import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape, unescape
 
 from fffs.errors import AccessError, UsageError
-from fffs.objects.describing import STATUS, ObjectExistsError
-from fffs.objects.protocol import Message
+from fffs.objects.describing import ObjectExistsError
+from fffs.objects.obstore_writes import ObstoreWrites
+from fffs.objects.protocol import NONE_THERE, Message
 from fffs.objects.s3_requests import DEADLINE, S3Requests
-from fffs.objects.sending import AGAIN, NotSentError, Reply
+from fffs.objects.sending import NotSentError, Reply
 from fffs.objects.stores import StoreSettings, time_of
 
 _ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
@@ -33,16 +31,16 @@ _COMPLETED: Final = b"CompleteMultipartUploadResult"
 _BYTES: Final = {"Content-Type": "application/octet-stream"}
 _XML: Final = {"Content-Type": "application/xml"}
 _GOODBYE: Final = 10.0  # seconds in which uploads are aborted when the owner is gone
-_CHUNK: Final = 64 << 20  # bytes of a part that obstore sends; 10,000 of them are more than half a TiB
-_WHOLE: Final = 64 << 20  # bytes that are sent in one request
+_SENDING: Final = "300s"  # for a request of obstore; 64 MiB need 2 MBit/s then
 
 
 class Uploads:
     """Uploads to one bucket of a store. Thread-safe."""
 
     def __init__(self, settings: StoreSettings, store: Any, scheme: str, bucket: str) -> None:
-        self._settings, self._store, self._scheme, self._bucket = settings, store, scheme, bucket
+        self._settings, self._scheme, self._bucket = settings, scheme, bucket
         self._requests = S3Requests(settings, bucket)
+        self._obstore = ObstoreWrites(store, lambda: settings.make(scheme, bucket, _SENDING))
         self._lock = threading.Condition()
         self._unfinished: dict[str, str] = {}  # id -> key
         self._beginning = 0
@@ -57,10 +55,13 @@ class Uploads:
             beside = request.get("beside", []) if found["exists"] else []
             return {**found, "beside": [ending for ending in beside if self._look(key + ending, deadline)["exists"]]}
         if action == "spool":
-            return self._put_file(key, request["path"], request["new"], deadline)
+            examine = lambda: self._examine(request, deadline)  # noqa: E731
+            self._obstore.put_file(key, request["path"], request["condition"], examine, deadline)
+            return {"done": True}
         if action == "begin":
             return self._begin(key, deadline)
         if action == "url":  # for a part, or for a whole object
+            self._examine(request, deadline)
             return {"url": self._requests.sign("PUT", key, self._named(request))}
         if action == "complete":
             return self._complete(key, request, deadline)
@@ -88,74 +89,42 @@ class Uploads:
 
     @property
     def _is_ours(self) -> bool:
-        """Whether requests are made here, not by obstore, which gives up after seconds."""
+        """Whether requests are made here, not by obstore."""
         return self._scheme == "s3" and self._requests.are_possible
 
     def _look(self, key: str, deadline: float) -> Message:
-        """Return whether there is an object, and how one is written."""
-        etag: str | None = None
-        if parts := self._is_ours:
-            etag = self._requests.look(key, deadline)
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                etag = importlib.import_module("obstore").head(self._store, key)["e_tag"] or ""
-        return {"exists": etag is not None, "etag": etag or "", "parts": parts, "place": self._place(key)}
+        """Return whether there is an object, how one is written, and the condition that it is as it is now.
+
+        The condition is nothing if the ETag of the object does not say so.
+        """
+        place = self._place(key)
+        if not self._is_ours:
+            seen = self._obstore.seen(key, deadline)
+            etag = seen.get("e_tag", "")
+            return {"exists": seen != NONE_THERE, "etag": etag, "seen": seen, "parts": False, "place": place}
+        found = self._requests.look(key, deadline)
+        seen = NONE_THERE if found is None else {"If-Match": found} if found.startswith('"') else {}
+        return {"exists": found is not None, "etag": found or "", "seen": seen, "parts": True, "place": place}
 
     def _place(self, key: str) -> str:
         return self._settings.plain_url(self._scheme, self._bucket, key)
 
-    def _put_file(self, key: str, path: str, new: bool, deadline: float) -> Message:
-        """Store a complete file. obstore repeats a request for some seconds only, and answers may be lost."""
-        errors = importlib.import_module("obstore.exceptions")
-        end, wait = time.monotonic() + deadline, 0.5
-        while True:
-            try:
-                self._put_once(key, path, new)
-                return {}
-            except (errors.AlreadyExistsError, ObjectExistsError):
-                if self._holds(key, path):
-                    return {}
-                raise ObjectExistsError from None
-            except (errors.NotFoundError, FileNotFoundError):  # such as an upload that is complete already
-                if self._holds(key, path):
-                    return {}
-                raise
-            except errors.GenericError as error:
-                status = STATUS.search(str(error))
-                if time.monotonic() > end or (status and int(status[1]) not in AGAIN):
-                    raise
-            time.sleep(wait)
-            wait = min(wait * 2, 5)
-
-    def _put_once(self, key: str, path: str, new: bool) -> None:
-        obstore = importlib.import_module("obstore")
-        size = Path(path).stat().st_size
-        if size <= _WHOLE:
-            obstore.put(self._store, key, Path(path).read_bytes(), mode="create" if new else "overwrite")
+    def _examine(self, request: Message, deadline: float) -> None:
+        """Raise UsageError unless the object that a request depends on is there (see ``Guard``)."""
+        if request.get("guard") is None:
             return
-        if new and self._look(key, DEADLINE)["exists"]:
-            raise ObjectExistsError
-        with Path(path).open("rb") as file:
-            obstore.put(self._store, key, file, chunk_size=max(_CHUNK, -(-size // 9000)))
-
-    def _holds(self, key: str, path: str) -> bool:
-        """Whether there is an object with the bytes of a file."""
-        try:
-            with Path(path).open("rb") as file:
-                for piece in importlib.import_module("obstore").get(self._store, key).stream():
-                    if file.read(len(piece)) != bytes(piece):
-                        return False
-                return not file.read(1)
-        except FileNotFoundError:
-            return False
+        key, ending, message = request["guard"]
+        read = self._requests.read if self._is_ours else self._obstore.read
+        data = read(key, deadline)
+        if data is None or not data.endswith(ending.encode("ascii")):
+            raise UsageError(message)
 
     def _delete(self, keys: list[str], deadline: float) -> None:
         """Delete objects, as far as they are there."""
         if self._is_ours:
             self._requests.delete(keys, deadline)
-            return
-        with contextlib.suppress(FileNotFoundError):  # only if there is a single one
-            importlib.import_module("obstore").delete(self._store, keys)
+        else:
+            self._obstore.delete(keys)
 
     # ------------------------------------------------------------ S3
 
@@ -223,7 +192,9 @@ class Uploads:
             for k, etag in enumerate(request["etags"], 1)
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-        return self._requests.send("POST", key, {"uploadId": request["upload"]}, deadline, body, _XML | condition)
+        query = {"uploadId": request["upload"]}
+        examine = lambda: self._examine(request, deadline)  # noqa: E731
+        return self._requests.send("POST", key, query, deadline, body, _XML | condition, examine=examine)
 
     def _refuse_other(self, key: str, etags: list[str], deadline: float) -> None:
         """Raise ObjectExistsError if there is an object that is not of these parts."""

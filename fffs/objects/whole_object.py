@@ -13,79 +13,72 @@ from fffs.errors import SourceChangedError, SourceNotFoundError, WriteError
 from fffs.objects.client import ask_upload
 from fffs.objects.names import ObjectName
 from fffs.objects.part_sender import digest, refusal
+from fffs.objects.protocol import NONE_THERE, Condition, Guard
 from fffs.objects.remote import RemoteFile
 from fffs.objects.transfer import deadline
 
-Condition = dict[str, str]
-"""A header line with which a store refuses a request, or nothing."""
-
-NONE_THERE: Final[Condition] = {"If-None-Match": "*"}
 _TRIES: Final = 3
 
 
-def as_seen(target: ObjectName) -> Condition:
-    """Return the condition that an object is as it is now. Nothing if its ETag does not say so."""
-    looked = ask_upload(target, "look")
-    if not looked["exists"]:
-        return NONE_THERE
-    etag = str(looked["etag"])
-    return {"If-Match": etag} if etag.startswith('"') else {}
+def replace_seen(target: ObjectName, send: Callable[[Condition], bool]) -> None:
+    """Put an object in place of what is there, if that is still there when the store takes the request: it may take the
+    request late, when others have put something newer.
+
+    send: puts it on a condition. It returns False if the store has no conditions, and raises FileExistsError if the
+        condition does not hold.
+
+    Raises FileExistsError if the object is another one each time, and what ``send`` raises.
+    """
+    for tries in range(1, _TRIES + 1):
+        try:
+            if not send(dict(ask_upload(target, "look")["seen"])):
+                send({})
+            return
+        except FileExistsError:
+            if tries == _TRIES:
+                raise
 
 
-def put_whole(target: ObjectName, data: Any, new: bool) -> None:
-    """Send an object, any contiguous bytes.
+def put_new(target: ObjectName, data: Any) -> None:
+    """Send an object if there is no other one. Raises FileExistsError if there is, and as ``put_whole``."""
+    for condition in (NONE_THERE, {}):  # some stores ignore it, and others refuse it
+        if _has(target, data) is False:
+            raise FileExistsError
+        if put_whole(target, data, condition):
+            return
 
-    new: raise FileExistsError if there is one with other bytes.
+
+def put_whole(target: ObjectName, data: Any, condition: Condition, guard: Guard | None = None) -> bool:
+    """Send an object, any contiguous bytes, in one request. Returns False if the store has no conditions.
 
     Raises:
+        FileExistsError: the condition does not hold.
+        UsageError: see Guard.
         WriteError, AccessError, ReadError: it cannot be sent.
 
     """
-    if new and _has(target, data) is False:  # some stores ignore the condition
-        raise FileExistsError
-    reply = _send(target, data, NONE_THERE if new else {})
-    if reply.status == 501 and new:  # the store has no conditions
-        if _has(target, data) is False:
-            raise FileExistsError
-        reply = _send(target, data, {})
-    if reply.status in (409, 412) and new:
+    reply = _send(target, data, condition, guard)
+    if condition and reply.status == 501:
+        return False
+    if condition and reply.status in (404, 409, 412):
         has = _has(target, data)
-        if has:  # the answer to an earlier request was lost
-            return
-        if has is False or reply.status == 412:
+        if has:  # the answer to an earlier request was lost, or another attempt at the same bytes was first
+            return True
+        if has is False or reply.status == 412 or condition != NONE_THERE:
             raise FileExistsError
     if not reply.is_good:
         raise refusal(target, reply)
+    return True
 
 
-def replace_seen(target: ObjectName, data: Any, examine: Callable[[], object]) -> None:
-    """Send an object in place of what is there, if that is still there when the store takes the request.
-
-    examine: called before each request, unless it raises.
-
-    Raises as ``put_whole``, and what ``examine`` raises.
-    """
-    for _ in range(_TRIES):
-        reply = _send(target, data, as_seen(target), examine)
-        if reply.status == 501:  # the store has no conditions
-            reply = _send(target, data, {}, examine)
-        if reply.status not in (404, 409, 412):
-            break
-        if _has(target, data):  # the answer to an earlier request was lost, or another attempt was first
-            return
-    if not reply.is_good:
-        raise refusal(target, reply)
-
-
-def _send(target: ObjectName, data: Any, condition: Condition, examine: Callable[[], object] = lambda: None) -> Any:
+def _send(target: ObjectName, data: Any, condition: Condition, guard: Guard | None = None) -> Any:
     """Return the answer to a request with all bytes. Raises WriteError."""
     sending = importlib.import_module("fffs.objects.sending")  # which imports much that reading does not need
     sender = sending.Sender()
     headers = {"Content-MD5": digest(data), "Content-Type": "application/octet-stream", **condition}
 
     def url() -> str:  # for each attempt
-        examine()
-        return str(ask_upload(target, "url")["url"])
+        return str(ask_upload(target, "url", guard=guard)["url"])
 
     try:
         return sender.send("PUT", url, data, headers, deadline())

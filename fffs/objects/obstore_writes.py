@@ -1,0 +1,166 @@
+"""ObstoreWrites: what obstore writes: objects of Google's and Azure's stores, and of S3 with the keys of a role.
+
+obstore repeats a request for some seconds only, and a repeated one may be refused because the first one succeeded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from fffs.objects.describing import STATUS, ObjectExistsError
+from fffs.objects.protocol import NONE_THERE, Condition
+from fffs.objects.sending import AGAIN
+
+_WHOLE: Final = 64 << 20  # bytes that are sent in one request, on a condition
+_PART: Final = 8 << 20  # bytes of a part
+_AT_ONCE: Final = 8  # parts in memory, which are sent at the same time
+_MOST_PARTS: Final = 9000  # of 10,000
+_PIECE: Final = 1 << 20
+
+_Result = TypeVar("_Result")
+
+
+class ObstoreWrites:
+    """Writes to one bucket. Thread-safe. Methods raise what obstore raises."""
+
+    def __init__(self, store: Any, make_sending: Callable[[], Any]) -> None:
+        """make_sending: returns the store for requests with many bytes, which take their time."""
+        self._store, self._make_sending = store, make_sending
+        self._sending: Any = None
+        self._has_answered = False  # otherwise its address may be wrong
+
+    def seen(self, key: str, deadline: float) -> Condition:
+        """Return the condition that an object is as it is now: its version in the terms of obstore, or NONE_THERE."""
+
+        def look() -> Condition:
+            try:
+                found = importlib.import_module("obstore").head(self._store, key)
+            except FileNotFoundError:
+                return NONE_THERE
+            return {name: str(found[name]) for name in ("e_tag", "version") if found[name]}
+
+        return self._repeat(look, deadline)
+
+    def read(self, key: str, deadline: float) -> bytes | None:
+        """Return the bytes of a small object, or None if there is none."""
+
+        def read() -> bytes | None:
+            try:
+                return bytes(importlib.import_module("obstore").get(self._store, key).bytes())
+            except FileNotFoundError:
+                return None
+
+        return self._repeat(read, deadline)
+
+    def delete(self, keys: list[str]) -> None:
+        """Delete objects, as far as they are there."""
+        with contextlib.suppress(FileNotFoundError):  # only if there is a single one
+            importlib.import_module("obstore").delete(self._store, keys)
+
+    def put_file(
+        self, key: str, path: str, condition: Condition, examine: Callable[[], object], deadline: float
+    ) -> None:
+        """Store a complete file.
+
+        condition: what ``seen`` returned and is still to be there, or NONE_THERE, or nothing.
+        examine: called before the object may appear, each time, unless it raises.
+
+        Raises ObjectExistsError if the condition does not hold, and what ``examine`` raises.
+        """
+        errors = importlib.import_module("obstore.exceptions")
+        missing = (errors.NotFoundError, FileNotFoundError)  # such as an upload that is complete already
+        others = (errors.AlreadyExistsError, errors.PreconditionError, ObjectExistsError)
+        try:
+            self._repeat(lambda: self._put(key, path, condition, examine), deadline)
+        except (*others, *missing) as error:
+            if self._repeat(lambda: self._holds(key, path), deadline):  # the answer to an earlier request was lost
+                return
+            if isinstance(error, others):
+                raise ObjectExistsError from None
+            raise
+
+    def _put(self, key: str, path: str, condition: Condition, examine: Callable[[], object]) -> None:
+        obstore, size = importlib.import_module("obstore"), Path(path).stat().st_size
+        if condition:  # some stores ignore it, and none has it for an object of parts
+            self._refuse_other(key, condition)
+        if size <= _WHOLE:
+            examine()
+            self._put_whole(key, Path(path).read_bytes(), condition)
+            return
+
+        def look_again() -> None:
+            if condition:
+                self._refuse_other(key, condition)
+            examine()
+
+        def pieces() -> Iterator[bytes]:
+            with Path(path).open("rb") as file:
+                while piece := file.read(_PIECE):
+                    yield piece
+            # obstore asks for pieces in a thread that runs its requests, and refuses others there. An exception aborts
+            # the upload.
+            with ThreadPoolExecutor(1) as other:
+                other.submit(look_again).result()
+
+        part = max(_PART, -(-size // _MOST_PARTS))
+        obstore.put(self._sender(), key, pieces(), chunk_size=part, max_concurrency=_AT_ONCE)
+
+    def _put_whole(self, key: str, data: bytes, condition: Condition) -> None:
+        obstore, errors = importlib.import_module("obstore"), importlib.import_module("obstore.exceptions")
+        mode: Any = "create" if condition == NONE_THERE else condition or "overwrite"
+        try:
+            obstore.put(self._sender(), key, data, mode=mode, chunk_size=_PART, max_concurrency=_AT_ONCE)
+        except errors.GenericError as error:
+            if not condition or _status(error) != 501:
+                raise
+            self._refuse_other(key, condition)  # the store has no conditions
+            obstore.put(self._sender(), key, data, use_multipart=False)
+
+    def _sender(self) -> Any:
+        if self._sending is None:  # of two threads, one replaces the other's
+            self._sending = self._make_sending()
+        return self._sending
+
+    def _refuse_other(self, key: str, condition: Condition) -> None:
+        """Raise ObjectExistsError if a condition does not hold."""
+        if self.seen(key, 0) != condition:
+            raise ObjectExistsError
+
+    def _holds(self, key: str, path: str) -> bool:
+        """Whether there is an object with the bytes of a file."""
+        try:
+            with Path(path).open("rb") as file:
+                for piece in importlib.import_module("obstore").get(self._store, key).stream():
+                    if file.read(len(piece)) != bytes(piece):
+                        return False
+                return not file.read(1)
+        except FileNotFoundError:
+            return False
+
+    def _repeat(self, act: Callable[[], _Result], deadline: float) -> _Result:
+        """Return what act() returns, which is repeated for ``deadline`` seconds of failures that may pass."""
+        end, wait = 0.0, 0.5
+        while True:
+            try:
+                result = act()
+                self._has_answered = True
+                return result
+            except importlib.import_module("obstore.exceptions").GenericError as error:
+                status, now = _status(error), time.monotonic()
+                end = end or now + deadline
+                if now >= end or not (status in AGAIN if status else self._has_answered):
+                    raise
+            time.sleep(wait)
+            wait = min(wait * 2, 5)
+
+
+def _status(error: Exception) -> int:
+    """Return the status that a store answered with, or 0."""
+    found = STATUS.search(str(error))
+    return int(found[1]) if found else 0

@@ -1,0 +1,226 @@
+"""Objects that depend on others replace nothing newer, also where obstore writes; its lost answers are no failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from inside import Guard, NewObject, ObstoreWrites, object_client
+from object_server import Answer, ObjectServer, Request, late, lost, refusal, serving, status
+from obstore.store import S3Store
+from weed import clear_environment
+
+from fffs.errors import UsageError, WriteError
+
+MIB = 1 << 20
+GUARD = Guard("state", "mine", "gone")
+Give = Callable[[], None]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
+    with serving() as state:
+        clear_environment(monkeypatch, tmp_path)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setenv("FFFS_DEADLINE", "5")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", state.url)
+        yield state
+        object_client._owner.end()
+
+
+@pytest.fixture
+def role(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keys that only obstore gets, those of a container."""
+    keys = {"AccessKeyId": "a", "SecretAccessKey": "b" * 20, "Token": "c" * 20, "Expiration": "2100-01-01T00:00:00Z"}
+    server.put("keys", json.dumps(keys).encode())
+    (tmp_path / "token").write_text("token")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
+
+
+@pytest.fixture(params=["fffs", "obstore"])
+def writer(server: ObjectServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who writes."""
+    if request.param == "obstore":
+        request.getfixturevalue("role")
+    else:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s" * 20)
+    return str(request.param)
+
+
+def write(data: bytes, guard: Guard | None = None, new: bool = False) -> None:
+    with NewObject("s3://b/x", guard) as output:
+        output.replaces = not new
+        with output.raw() as stream:
+            stream.write(data)
+        output.commit()
+
+
+# ---------------------------------------------------------------- objects that depend on others
+
+
+@pytest.mark.parametrize("before", [None, b"older"])
+@pytest.mark.parametrize("conditions", [True, False])
+@pytest.mark.parametrize("size", [1, 9 * MIB])
+def test_a_request_that_a_store_takes_late_replaces_nothing_newer(
+    server: ObjectServer, writer: str, size: int, conditions: bool, before: bytes | None
+) -> None:
+    """As of a task whose plan has been replaced and committed since the request was refused for the first time."""
+
+    def busy(_: Request, answer: Answer) -> None:
+        server.put("b/state", b"another's")
+        server.put("b/x", b"newer")
+        answer.status = 503
+
+    server.conditions = conditions
+    server.put("b/state", b"this is mine")
+    if before:
+        server.put("b/x", before)
+    server.writing["complete"] = server.writing["put"] = [busy]
+    with pytest.raises(UsageError, match="s3://b/x: gone"):
+        write(bytes(size), GUARD)
+    assert server.objects["/b/x"] == b"newer"
+    assert server.uploads == {}
+
+
+@pytest.mark.parametrize("state", [None, b"another's"])
+@pytest.mark.parametrize("size", [1, 9 * MIB, 80 * MIB])
+def test_an_object_whose_guard_changes_while_it_is_sent_does_not_appear(
+    server: ObjectServer, writer: str, size: int, state: bytes | None
+) -> None:
+    def change(*_: object) -> None:
+        server.objects.pop("/b/state")
+        if state:
+            server.put("b/state", state)
+
+    server.put("b/state", b"this is mine")
+    parts = size > (64 if writer == "obstore" else 8) * MIB
+    server.writing["part" if parts else "look"] = [change]
+    with pytest.raises(UsageError, match="s3://b/x: gone"):
+        write(bytes(size), GUARD)
+    assert "/b/x" not in server.objects
+    assert server.uploads == {}
+
+
+@pytest.mark.parametrize("newer", [None, b"newer"])
+@pytest.mark.parametrize("size", [1, 9 * MIB, 80 * MIB])
+def test_what_others_put_or_removed_meanwhile_is_replaced_by_who_may(
+    server: ObjectServer, writer: str, size: int, newer: bytes | None
+) -> None:
+    def change(*_: object) -> None:
+        server.objects.pop("/b/x", None)
+        if newer:
+            server.put("b/x", newer)
+
+    server.put("b/state", b"this is mine")
+    for before in (None, b"older"):
+        server.objects.pop("/b/x", None)
+        if before:
+            server.put("b/x", before)
+        server.writing["complete"] = server.writing["put"] = [change]
+        write(bytes(size), GUARD)
+        assert server.objects["/b/x"] == bytes(size)
+        assert server.uploads == {}
+
+
+def test_an_object_that_never_stays_as_it_is_seen(server: ObjectServer, writer: str) -> None:
+    count = iter(range(1000))
+
+    def change(*_: object) -> None:
+        server.put("b/x", b"newer %d" % next(count))
+
+    server.put("b/state", b"this is mine")
+    server.writing["put"] = [change] * 100
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(b"1", GUARD)
+    assert server.objects["/b/x"] == b"newer 2"
+
+
+# ---------------------------------------------------------------- what obstore writes
+
+
+@pytest.mark.usefixtures("role")
+@pytest.mark.parametrize("size", [1, 80 * MIB])
+def test_an_existing_object_and_lost_answers(server: ObjectServer, size: int) -> None:
+    write(b"1" * size)
+    assert server.objects["/b/x"] == b"1" * size
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(b"2" * size, new=True)
+    assert server.objects["/b/x"] == b"1" * size and server.uploads == {}
+    for new in (True, False):
+        server.objects.pop("/b/x")
+        server.writing["put"], server.writing["complete"] = [lost], [lost]
+        write(b"3" * size, new=new)
+        assert server.objects["/b/x"] == b"3" * size
+
+
+@pytest.mark.usefixtures("role")
+@pytest.mark.parametrize("size", [1, 80 * MIB])
+def test_an_object_that_appears_while_a_new_one_is_sent_stays(server: ObjectServer, size: int) -> None:
+    def appear(*_: object) -> None:
+        server.put("b/x", b"other")
+
+    server.writing["part" if size > MIB else "put"] = [appear]
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(bytes(size), new=True)
+    assert server.objects["/b/x"] == b"other" and server.uploads == {}
+
+
+@pytest.mark.usefixtures("role")
+@pytest.mark.parametrize("conditions", [False, None])
+def test_a_store_without_conditions_for_obstore(server: ObjectServer, conditions: bool | None) -> None:
+    server.conditions = conditions
+    write(b"1", new=True)
+    assert server.objects["/b/x"] == b"1"
+    with pytest.raises(WriteError, match="another process made it meanwhile"):
+        write(b"2", new=True)
+    assert server.objects["/b/x"] == b"1"
+
+
+@pytest.mark.usefixtures("role")
+def test_a_store_that_is_busy_for_longer_than_obstore_tries(server: ObjectServer) -> None:
+    server.writing["put"] = [status(503)] * 10
+    write(b"1")
+    server.writing["look"] = [status(503)] * 10
+    write(b"2")
+    assert server.objects["/b/x"] == b"2"
+
+
+@pytest.mark.usefixtures("role")
+def test_a_store_that_is_busy_when_a_lost_answer_is_looked_for(server: ObjectServer) -> None:
+    def lose(request: Request, answer: Answer) -> None:
+        lost(request, answer)
+        server.faults = [status(503)] * 10
+
+    server.writing["put"] = [lose]
+    write(b"1", new=True)
+    assert server.objects["/b/x"] == b"1" and server.faults == []
+
+
+@pytest.mark.usefixtures("role")
+def test_a_refusal_of_obstore_is_not_repeated(server: ObjectServer) -> None:
+    server.writing["put"] = [refusal(400, "InvalidRequest")] * 2
+    with pytest.raises(WriteError, match="InvalidRequest"):
+        write(b"1")
+    assert len(server.writing["put"]) == 1
+
+
+def test_requests_with_many_bytes_have_more_time_than_others(server: ObjectServer, tmp_path: Path) -> None:
+    def make(timeout: str) -> S3Store:
+        return S3Store(
+            "b",
+            endpoint=server.url,
+            access_key_id="a",
+            secret_access_key="b" * 20,
+            client_options={"allow_http": True, "timeout": timeout},
+            retry_config={"max_retries": 0},
+        )
+
+    (tmp_path / "file").write_bytes(b"1")
+    writes = ObstoreWrites(make("1s"), lambda: make("30s"))
+    server.writing["put"] = [late(2)]
+    writes.put_file("x", str(tmp_path / "file"), {}, lambda: None, 0)
+    assert server.objects["/b/x"] == b"1"
