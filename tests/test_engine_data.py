@@ -245,7 +245,8 @@ BAD_ROWS = {
     "must be .path, bytes.": [(1, b""), (None, b""), ("a", b"", 1), 7, b"abc"],  # type: ignore[list-item]
     "half of a pair of surrogates": [("\ud800", b"")],
     "two rows have this path": [("b", b"2")],
-    "the content is no contiguous buffer": [("a", 7), ("a", "text"), ("a", np.zeros((3, 3))[:, 1])],
+    "the content cannot be written": [("a", 7), ("a", "text"), ("a", np.zeros((3, 3))[:, 1])],
+    "an array of objects": [("a", np.array(["b"], object))],
     "a name of more than 255 bytes": [("x" * 300, b"")],
     "cannot be packed: .*b": [("b/c", b"in a folder with the name of a file")],
 }

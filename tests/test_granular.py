@@ -358,6 +358,9 @@ LOSSES: list[tuple[str, Any]] = [
     ("array(a4,1)", np.array([b"abcd"])),
     ("array(i4,1)", MASKED.astype("i4")),
     ("png", np.ma.masked_array(np.zeros((2, 2), np.uint8), mask=True)),
+    ("bytes", MASKED),
+    ("bytes", np.array(["a", None], object)),
+    ("bytes", np.zeros(2, [("f", object), ("g", int)])),
     *(("png", np.ones((2, 2), name)) for name in ("i1", "i2", "i4", "u4", "i8", "f2", "f4", "f8")),
     *(("png", np.ones(shape, np.uint8)) for shape in ((), (5,), (0, 5), (2, 2, 1), (2, 2, 5), (2, 2, 3, 1))),
     *(("png", np.ones((2, 2, 3), name)) for name in ("u2", "i1", "?")),
@@ -397,6 +400,11 @@ def test_images_come_back() -> None:
             assert again.shape == image.shape and again.dtype == np.uint8
     with pytest.raises(ValueError, match="not a valid PNG"):
         decoders["png"](encoders["jpg"](pixels[..., :3]))
+
+
+def test_a_view_of_objects_is_no_bytes() -> None:
+    with pytest.raises(UsageError, match="an array of objects holds addresses"):
+        encoders["bytes"](memoryview(np.array(["a", None], object)))
 
 
 def test_an_image_of_16_bits_is_uint16_where_pillow_reads_it_as_int32(monkeypatch: pytest.MonkeyPatch) -> None:

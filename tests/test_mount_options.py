@@ -283,14 +283,14 @@ class Others:
         self._mkdir, self._acts = os.mkdir, acts
         monkeypatch.setattr(os, "mkdir", self.mkdir)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, mode: int) -> None:
         if act := self._acts.pop(Path(path), None):
             act()
-        self._mkdir(path)
+        self._mkdir(path, mode)
 
     def make(self, path: Path) -> None:
         """Make a folder as for a mount of another process."""
-        self._mkdir(path)
+        self._mkdir(path, 0o755)
         mark(path)
 
 

@@ -20,7 +20,7 @@ from mounting import pack_files
 from strange_disk import strange_disk
 
 import fffs
-from fffs.errors import ChecksumError, SourceChangedError, WorkerError, WriteError
+from fffs.errors import ChecksumError, ReadError, SourceChangedError, WorkerError, WriteError
 from fffs.granular import BagReader, BagWriter
 from fffs.ofrecord import OFRecordWriter
 
@@ -259,6 +259,19 @@ def test_what_changes_is_noticed_also_where_inode_numbers_mean_nothing(
         fffs.pack_folder(strange, tmp_path / "p.ffr", jobs=1)
     assert not todo
     assert not (tmp_path / "p.ffr").exists()
+
+
+def test_a_file_that_is_longer_than_its_size_is_not_packed(tmp_path: Path) -> None:
+    """In /proc, all sizes are 0."""
+    with pytest.raises(
+        ReadError, match=r"/proc/sys/kernel/random/\w+: cannot read \(it has more bytes than its size says"
+    ):
+        fffs.pack_folder("/proc/sys/kernel/random", tmp_path / "p.ffr")
+    assert os.listdir(tmp_path) == []
+    with open("/proc/version", "rb") as file:
+        assert lib.fffs_ends_at(file.fileno(), 0) == -errno.EOVERFLOW
+        assert lib.fffs_ends_at(file.fileno(), len(file.read())) == 0
+    assert lib.fffs_ends_at(-1, 0) == -errno.EBADF
 
 
 @pytest.mark.fuse

@@ -332,6 +332,47 @@ def test_a_leftover_in_a_folder_of_others_is_removed_if_it_is_marked(pack: Path)
     assert "user.fffs.unfinished" not in os.listxattr(pack.parent / "target")
 
 
+def give_to_team(folder: Path, owner: int, mark: str) -> None:
+    """Let a user who may write to a folder mark it as its maker would."""
+    os.chown(folder, owner, NOBODY)
+    folder.chmod(0o775)
+    fd, status = os.open(folder, os.O_RDONLY), folder.stat()
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        os.setxattr(fd, mark, b"%d:%d" % (status.st_dev, status.st_ino))
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.close(fd)
+
+
+@as_root
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_a_folder_that_another_user_may_have_marked_is_not_removed_as_a_leftover(pack: Path, owner: int) -> None:
+    pack.parent.chmod(0o777)
+    folder = pack.parent / ".target.0123456789ab.fffs-tmp"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"precious")
+    give_to_team(folder, owner, "user.fffs.unfinished")
+    with pytest.warns(LeftoverWarning, match=r": \.target\.0123456789ab\.fffs-tmp$"):
+        unpack(pack, pack.parent / "target")
+    assert (folder / "file").read_bytes() == b"precious"
+
+
+@as_root
+@fuse
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_a_folder_that_another_user_may_have_marked_is_not_removed_with_a_mount(
+    pack: Path, mounts: Mounts, owner: int
+) -> None:
+    folder = pack.parent / "shared"
+    folder.mkdir()
+    give_to_team(folder, owner, "user.fffs.mountpoint")
+    fffs.mount.unmount(mounts(pack, at=folder / "sub" / "mount"))
+    assert os.listdir(folder) == []
+
+
 def test_folders_that_look_like_leftovers_are_one_line_of_a_command(pack: Path) -> None:
     pack.parent.chmod(0o777)
     for digit in "12":

@@ -389,6 +389,11 @@ def test_what_cannot_be_encoded_is_refused(value: Any) -> None:
         tfrecord.encode({"name": value})
 
 
+def test_a_view_of_objects_is_no_bytes() -> None:
+    with pytest.raises(UsageError, match="feature 'x': an array of objects holds addresses"):
+        tfrecord.encode({"x": [memoryview(np.array(["a"], object))]})
+
+
 def test_tensors_and_empty_arrays_are_what_their_dtype_says() -> None:
     import torch
 

@@ -1,4 +1,4 @@
-"""readable_bytes, writable_bytes: callers' buffers as bytes, without a copy."""
+"""readable_bytes, writable_bytes: callers' buffers as bytes, without a copy; refuse_addresses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ def is_masked(value: Any) -> bool:
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
+def refuse_addresses(buffer: Any) -> None:
+    """Raise TypeError for a masked array, and for arrays and views of objects."""
+    if is_masked(buffer):
+        raise TypeError("the mask of a masked array would be lost; fill it")
+    is_view = isinstance(buffer, memoryview) and "O" in buffer.format  # which may be in the name of a field
+    if (is_view or isinstance(buffer, np.ndarray)) and np.asarray(buffer).dtype.hasobject:
+        raise TypeError("an array of objects holds addresses, not contents")
+
+
 def readable_bytes(buffer: Any) -> memoryview:
     """Return the bytes of a contiguous buffer, without a copy. Raises TypeError for anything else."""
+    refuse_addresses(buffer)
     if isinstance(buffer, np.ndarray):
-        if is_masked(buffer):
-            raise TypeError("a record must be bytes: the mask of a masked array would be lost; fill it")
-        if buffer.dtype.hasobject:
-            raise TypeError("a record must be bytes: an array of objects holds addresses, not contents")
         if not buffer.flags.c_contiguous:
             raise TypeError("a record must be C-contiguous; use numpy.ascontiguousarray")
         # memoryview(buffer) fails for dates and other dtypes without a buffer format.

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fffs.base.buffers import readable_bytes
 from fffs.base.jobs import Jobs
 from fffs.base.numbers import divide
 from fffs.errors import UsageError
@@ -99,6 +100,6 @@ def _name(path: Any, shown: str) -> bytes:
 
 def _view(content: Any, name: bytes, shown: str) -> memoryview:
     try:
-        return memoryview(content).cast("B")
+        return readable_bytes(content)
     except TypeError as error:
-        raise UsageError(f"{shown}: {os.fsdecode(name)}: the content is no contiguous buffer ({error})") from error
+        raise UsageError(f"{shown}: {os.fsdecode(name)}: the content cannot be written: {error}") from error

@@ -1,8 +1,8 @@
 """Removal of the temporary files and folders that killed writers left.
 
 They are recognised by their names, and by a lock that is free; folders in places that others may write to also by a
-mark. On a file system without locks they stay: nothing tells
-them from the file of a living writer; a waiting writer's file may be old, too.
+mark, their owner and their mode. On a file system without locks they stay: nothing tells them from the file of a living
+writer; a waiting writer's file may be old, too.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _open_leftover(folder: int, entry: bytes) -> int:
 def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
     """Remove the temporary folders of killed writers of a target, whose locks are free.
 
-    In a folder that other users own or may write to, they can give any folder such a name. There, only those with a
-    mark are removed, and the names of others are returned.
+    In a folder that other users own or may write to, they can give any folder such a name. There, only those that this
+    user made are removed, and the names of others are returned.
     """
     left = []
     for entry in _find_leftovers(parent, name):
@@ -102,7 +102,7 @@ def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
                 fd, forced = open_folder(entry, parent, force=True), True
             try:
                 removed = False
-                if is_marked(fd, MARK) or is_trusted(parent):
+                if is_trusted(parent) or _is_ours(fd):
                     removed = _remove_unlocked(parent, entry, temporary_name(name), fd)
                 elif _is_unlocked(fd):
                     left.append(entry)
@@ -111,6 +111,11 @@ def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
             finally:
                 close_locked(fd, os.getpid())
     return left
+
+
+def _is_ours(fd: int) -> bool:
+    """Whether this user made an open temporary folder. Who may write to a folder may mark it, too. Raises OSError."""
+    return is_marked(fd, MARK) and is_trusted(fd)
 
 
 def _is_unlocked(fd: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.buffers import refuse_addresses
 from fffs.base.exact import exact_array
 from fffs.errors import UsageError
 from fffs.formats.protobuf import MessageError, encode_bytes
@@ -202,6 +203,10 @@ def _as_bytes(item: Any, where: str) -> bytes:
         except UnicodeEncodeError:
             raise UsageError(f"{where}: {item!r} cannot be encoded in UTF-8") from None
     if isinstance(item, (bytes, bytearray, memoryview)):
+        try:
+            refuse_addresses(item)
+        except TypeError as error:
+            raise UsageError(f"{where}: {error}") from None
         return bytes(item)
     raise UsageError(f"{where}: a list of bytes can only contain bytes or str, not {type(item).__name__}")
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from fffs.base.buffers import refuse_addresses
 from fffs.base.exact import exact_array
 from fffs.errors import UsageError
 from fffs.granular.bounded_msgpack import pack, unpack
@@ -63,6 +64,7 @@ def _refusing(kind: str) -> Callable[[Callable[..., bytes]], Callable[..., bytes
 @_refusing("bytes")
 def encode_bytes(value: Any) -> bytes:
     """``bytes``: unchanged."""
+    refuse_addresses(value)
     return bytes(memoryview(value))
 
 

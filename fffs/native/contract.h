@@ -673,6 +673,10 @@ fffs_scan_columns *fffs_scan_get(fffs_scan *scan);
  * that it is the file of that name. */
 int fffs_is_same(int fd, const fffs_status *then);
 
+/* Returns 0 if an open file has no byte at offset; -EOVERFLOW if it has one; or -errno. The size of a file in /proc is 0, and
+ * some file systems do not know the sizes of their files. */
+int fffs_ends_at(int fd, int64_t offset);
+
 /* ---------------------------------------------------------------- the names in an archive (names.c) */
 
 /* What a note says. The caller makes a line of it. */
@@ -814,7 +818,8 @@ int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
  * file i begins there, not before the end of the one before it; zeros come between them. entries[i] is its number in the
  * columns of a scan. None is larger than FFFS_BLOCK. Each must be the same before and after it is read (fffs_is_same).
  * *failed is the number of files that were read completely; *failed_fd is out_fd if writing failed, or else folder_fd.
- * Returns 0; -ESTALE if an open file is not the same; -ENODATA if it ends too early; or -errno, of opening it, too. */
+ * Returns 0; -ESTALE if an open file is not the same; -ENODATA if it ends too early; -EOVERFLOW if it is longer than its
+ * size; or -errno, of opening it, too. */
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,
                     int out_fd, const int64_t *offsets, uint32_t *checksums, uint64_t *failed, int *failed_fd);
 

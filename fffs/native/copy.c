@@ -70,6 +70,19 @@ int fffs_is_same(int fd, const fffs_status *then)
            now.st_ctim.tv_nsec == then->ctime_ns;
 }
 
+int fffs_ends_at(int fd, int64_t offset)
+{
+    uint8_t byte;
+    ssize_t got;
+
+    do
+        got = pread(fd, &byte, 1, offset);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return fffs_file_error(-errno);
+    return got ? -EOVERFLOW : 0;
+}
+
 /* Reads a file of the size in its status into the buffer. */
 static int read_file(int folder_fd, const char *name, const fffs_status *status, uint8_t *buffer)
 {
@@ -81,6 +94,8 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
     int failed = fffs_is_same(fd, status) ? read_fully(fd, 0, buffer, (size_t)status->size) : -ESTALE;
     if (!failed && !fffs_is_same(fd, status))
         failed = -ESTALE;
+    if (!failed)
+        failed = fffs_ends_at(fd, status->size);
     close(fd);
     return failed;
 }

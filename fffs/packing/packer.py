@@ -162,6 +162,8 @@ class Packer:
                 self.jobs.count(length)
             if not lib.fffs_is_same(fd, status):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            if (failed := lib.fffs_ends_at(fd, int(self.scan.sizes[k]))) != 0:
+                raise OSError(-failed, os.strerror(-failed))
         finally:
             close(fd)
 
@@ -172,4 +174,6 @@ class Packer:
             return SourceChangedError(
                 f"{shown}: changed while the folder was packed; pack it when nothing writes to it"
             )
+        if error.errno == errno.EOVERFLOW:  # see fffs_ends_at
+            return ReadError(error.errno, shown, "it has more bytes than its size says; copy it, and pack the copy")
         return ReadError(error.errno, shown)

@@ -25,8 +25,10 @@ from fffs.mount.system.questions import within
 
 # Marks folders that were created for a mount, so that another process can remove what a killed daemon left. The value
 # names the folder by device and inode: programs that copy folders copy the mark, too. Without extended attributes the
-# empty folder stays.
+# empty folder stays. Who may write to a folder may mark it, too, so that only folders that nobody else may write to are
+# removed.
 MARK = "user.fffs.mountpoint"
+_MODE = 0o755
 # How often creating it is tried again while other processes create, remove or lock the same folders.
 ATTEMPTS = 100
 # Seconds until a folder that another process has locked is tried again.
@@ -95,7 +97,7 @@ class MountPoint:
             missing.append(os.path.dirname(missing[-1]))
         for path in reversed(missing):
             try:
-                os.mkdir(path)
+                os.mkdir(path, _MODE)
                 self._made |= _mark(path)
             except FileNotFoundError:
                 return False
@@ -185,7 +187,7 @@ def _remove(path: str, made: AbstractSet[bytes]) -> bool:
     try:
         fd = os.open(name, FOLDER, dir_fd=parent)
         try:
-            if not _is_removable(fd, made) or not is_named(parent, os.fsencode(name), fd):
+            if not _is_removable(fd, parent, made) or not is_named(parent, os.fsencode(name), fd):
                 return False
             os.rmdir(name, dir_fd=parent)
         finally:
@@ -197,14 +199,22 @@ def _remove(path: str, made: AbstractSet[bytes]) -> bool:
     return True
 
 
-def _is_removable(fd: int, made: AbstractSet[bytes]) -> bool:
+def _is_removable(fd: int, parent: int, made: AbstractSet[bytes]) -> bool:
     """Whether fffs created the folder and no process uses it. Then it is locked. Raises OSError."""
-    return _is_created(fd, made) and lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not _is_created(fd, made) or (identity(os.fstat(fd)) not in made and not _is_credible(fd, parent)):
+        return False
+    return lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_created(fd: int, made: AbstractSet[bytes]) -> bool:
-    """Whether fffs created the folder and may remove it. made: identities of folders without a mark."""
+    """Whether fffs created the folder, as far as its mark says. made: identities of folders without a mark."""
     return is_of_this_machine(fd) and (identity(os.fstat(fd)) in made or is_marked(fd, MARK))
+
+
+def _is_credible(fd: int, parent: int) -> bool:
+    """Whether no other user can have marked a folder, except one who may remove it."""
+    status = os.fstat(fd)
+    return status.st_uid in (os.geteuid(), os.fstat(parent).st_uid) and not status.st_mode & 0o022
 
 
 def _mark(path: str) -> set[bytes]:
