@@ -45,6 +45,7 @@ fffs.files.sync
 fffs.layouts.granular=granular_layout
 fffs.records.identity
 fffs.records.index_cache
+fffs.records.joined_index
 fffs.records.sequence=record_sequence
 fffs.files.leftovers
 fffs.files.local

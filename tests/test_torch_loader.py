@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from inside import joined_index
 from torch.utils.data import BatchSampler, SequentialSampler
 from torch_samples import (
     WARNINGS,
@@ -237,6 +238,28 @@ def test_raw_records_of_one_length_become_a_matrix(path: Path, workers: int) -> 
     stock = list(StockLoader(Dataset(path), 8))
     assert all(torch.equal(a, b) for a, b in zip(batches, stock, strict=True))
     assert batches[0].dtype == torch.uint8
+
+
+@pytest.mark.parametrize(("lengths", "equal"), [("", False), ("7", True), ("77777", True), ("777777778", False)])
+def test_lengths_are_looked_at_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: str, equal: bool
+) -> None:
+    monkeypatch.setattr(joined_index, "_TOGETHER", 2)
+    with fffs.FileWriter(tmp_path / "x.ffr", len(lengths)) as writer:
+        for length in lengths:
+            writer.write_one(bytes(int(length)))
+    with fffs.FileReader(tmp_path / "x.ffr") as reader:
+        assert reader.store.index.have_one_length == equal
+
+
+def _refuse_to_look(worker: int) -> None:
+    info: Any = torch.utils.data.get_worker_info()
+    assert "have_one_length" in vars(info.dataset.reader.store.index)
+
+
+def test_workers_that_are_forked_do_not_look_at_all_lengths(path: Path) -> None:
+    loader = DataLoader(Dataset(path), 8, num_workers=2, multiprocessing_context="fork", worker_init_fn=_refuse_to_look)
+    assert len(list(loader)) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 2])

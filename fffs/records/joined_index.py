@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import errno
+import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from fffs.base.numbers import Indices, Int64Array, no_record, resolve
 from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError, TruncatedError
 from fffs.native.checksums import CHECK_NONE
 from fffs.records.source_file import SourceFile
+
+_TOGETHER: Final = 1 << 18  # records that are looked at together
 
 
 class JoinedIndex:
@@ -63,6 +66,13 @@ class JoinedIndex:
     def length(self, record: int) -> int:
         """Return a record's length in bytes. ``record`` counts from 0 and is not checked."""
         return int(self.ends.item(record) - self.starts.item(record))
+
+    @functools.cached_property
+    def have_one_length(self) -> bool:
+        """Whether there are records, all of one length."""
+        begins = range(0, self.n, _TOGETHER)
+        pieces = (self.ends[begin : begin + _TOGETHER] - self.starts[begin : begin + _TOGETHER] for begin in begins)
+        return self.n > 0 and all(bool((piece == self.length(0)).all()) for piece in pieces)
 
     def resolve(self, indices: Indices) -> tuple[Int64Array, Int64Array]:
         """Return record numbers from 0, and their lengths in bytes. Raises RecordIndexError, TruncatedError."""

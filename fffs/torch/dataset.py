@@ -200,10 +200,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             return None
         if not isinstance(self.reader, FileReader):  # other readers decode records
             return None
-        if not hasattr(self, "_one_length"):
-            lengths = self.reader.lengths(np.arange(len(self)))
-            self._one_length = bool(len(lengths)) and int(lengths.min()) == int(lengths.max())
-        return Records(self.reader, indices, self._one_length)
+        return Records(self.reader, indices, self.reader.store.index.have_one_length)
 
     def __add__(self, other: Any) -> ConcatDataset:  # type: ignore[override]
         return ConcatDataset([self, other])
