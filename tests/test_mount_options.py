@@ -441,7 +441,7 @@ def test_only_a_mount_point_that_may_be_removed_is_kept_open(tmp_path: Path) -> 
 
 
 def test_making_a_mount_point_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str) -> None:
+    def fail(path: str, mode: int) -> None:
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(os, "mkdir", fail)

@@ -369,7 +369,7 @@ def test_a_folder_that_another_user_may_have_marked_is_not_removed_with_a_mount(
     folder = pack.parent / "shared"
     folder.mkdir()
     give_to_team(folder, owner, "user.fffs.mountpoint")
-    fffs.mount.unmount(mounts(pack, at=folder / "sub" / "mount"))
+    fffs.mount.umount(mounts(pack, at=folder / "sub" / "mount"))
     assert os.listdir(folder) == []
 
 
