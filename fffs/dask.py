@@ -69,8 +69,8 @@ def write_records(bag: Any, target: PathLike, **options: Any) -> int:
     worker dies is written again.
 
     In a store, as with the target ``"s3://bucket/records"``, the files get their names one by one:
-    ``records-000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a partition
-    must have the same items.
+    ``records-00000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a
+    partition must have the same items.
 
     Args:
         bag: of bytes, arrays or other contiguous buffers.

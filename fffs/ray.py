@@ -83,8 +83,8 @@ def write_records(dataset: Any, target: PathLike, column: str = "bytes", **optio
     when all are written: ``NAME-00000-of-00020.ffr``, ...
 
     In a store, as with the target ``"s3://bucket/records"``, the files get their names one by one:
-    ``records-000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a task must
-    have the same rows.
+    ``records-00000000-5f0c2a91.ffr``, ... Opening the target is an error until all are there. Each attempt at a task
+    must have the same rows.
 
     Args:
         dataset: a ``ray.data.Dataset``.

@@ -40,6 +40,7 @@ fffs.mount.daemon.fastpath
 fffs.files.file_systems
 fffs.files.inserting
 fffs.formats.frames
+fffs.formats.part_names
 fffs.files.atomic
 fffs.files.sync
 fffs.layouts.granular=granular_layout

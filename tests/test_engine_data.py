@@ -15,7 +15,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from inside import identity, record_parts, slices
+from inside import identity, part_names, record_parts, slices
 
 import fffs.dask
 from fffs import tfrecord
@@ -201,6 +201,16 @@ def test_a_bag_becomes_records(tmp_path: Path) -> None:
     assert os.listdir(target.parent) == ["records"]
     with pytest.raises(UsageError):
         fffs.dask.write_records(bag, target)
+
+
+def test_names_of_very_many_parts_are_sorted_as_they_are_numbered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As more than 100,000."""
+    monkeypatch.setattr(part_names, "PART_DIGITS", 1)
+    with record_parts.RecordParts.begin(str(tmp_path / "set")) as parts:
+        parts.commit([parts.write(k, [b"%d" % k]) for k in range(12)])
+    assert sorted(os.listdir(tmp_path / "set")) == [f"set-{k:02}-of-00012.ffr" for k in range(12)]
 
 
 def test_partitions_without_items_have_no_part(tmp_path: Path) -> None:

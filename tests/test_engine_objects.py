@@ -60,7 +60,7 @@ def parts_in(target: str) -> list[int]:
     """Return the numbers of the parts of a set that is complete, all of one job."""
     names = keys_in(target)
     assert names.pop(0) == "fffs-parts.json"
-    found = [re.fullmatch(r"rows-([0-9]{6})-([0-9a-f]{8})\.ffr", name) for name in names]
+    found = [re.fullmatch(r"rows-([0-9]{8})-([0-9a-f]{8})\.ffr", name) for name in names]
     assert len({match[2] for match in found if match}) == 1
     return [int(match[1]) for match in found if match]
 
@@ -124,10 +124,10 @@ def test_a_partition_that_fails_leaves_nothing(cloud: Weed, target: str) -> None
 def test_what_is_there_is_not_touched(cloud: Weed, target: str) -> None:
     computed: list[bytes] = []
     key = parse_url(target).key
-    cloud.put(cloud.bucket, f"{key}/rows-000000-01234567.ffr", b"somebody's")
+    cloud.put(cloud.bucket, f"{key}/rows-00000000-01234567.ffr", b"somebody's")
     with pytest.raises(UsageError, match="already exists and is not empty"):
         fffs.dask.write_records(bag_of([b"x"], 1).map(computed.append), target)
-    assert keys_in(target) == ["rows-000000-01234567.ffr"]
+    assert keys_in(target) == ["rows-00000000-01234567.ffr"]
     fffs.dask.write_records(bag_of([b"x"], 1), f"{target}-2")
     there = keys_in(f"{target}-2")
     for write in (fffs.dask.write_records, fffs.dask.write_packed):
@@ -147,7 +147,7 @@ def test_a_part_that_is_written_twice_counts_once(cloud: Weed, target: str, monk
         again = pickle.loads(pickle.dumps(parts))
         again.write(0, [b"a", b"b"])  # its worker died before the engine had the result
         again.write(2, [b"d"])  # the engine has no result of it
-        somebodys = f"{parse_url(target).key}/rows-000000-01234567.ffr"
+        somebodys = f"{parse_url(target).key}/rows-00000000-01234567.ffr"
         cloud.put(cloud.bucket, somebodys, b"")
         written = [parts.write(1, [b"c"]), parts.write(0, [b"a", b"b"])]
         with pytest.raises(FormatError, match="its parts are still being written"):

@@ -396,6 +396,27 @@ def test_another_file_system_in_a_leftover_is_not_emptied(tmp_path: Path) -> Non
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == [disk / "folder" / "file"]
 
 
+@as_root
+def test_a_bind_mount_of_the_same_file_system_in_a_leftover_is_not_emptied(tmp_path: Path) -> None:
+    for folder in ("precious", "left/above/mounted", "left/other/empty", "left/mode"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "precious" / "file").write_bytes(b"precious")
+    (tmp_path / "precious").chmod(0o755)
+    (tmp_path / "left" / "mode" / "file").touch()
+    (tmp_path / "left" / "mode").chmod(0)
+    mounted = tmp_path / "left" / "above" / "mounted"
+    subprocess.run(["mount", "--bind", tmp_path / "precious", mounted], check=True, timeout=60)
+    try:
+        fd = os.open(tmp_path / "left", os.O_RDONLY)
+        remove_content(fd)
+        os.close(fd)
+    finally:
+        subprocess.run(["umount", mounted], check=True, timeout=60)
+    assert (tmp_path / "precious" / "file").read_bytes() == b"precious"
+    assert stat.S_IMODE((tmp_path / "precious").stat().st_mode) == 0o755
+    assert list((tmp_path / "left").rglob("*")) == [mounted.parent, mounted]
+
+
 def test_a_full_folder_in_the_place_of_the_temporary_one_is_left_alone(
     pack: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

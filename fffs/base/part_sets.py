@@ -9,7 +9,7 @@ MANIFEST: Final = "fffs-parts.json"
 UNFINISHED: Final = ".fffs-plan"
 ENDINGS: Final = (".ffr", ".tfrecord", ".ofrecord")
 """Suffixes that the name of a target may have, which are not in the names of its parts."""
-UNCOUNTED: Final = r"-[0-9]{6,9}-(?P<job>[0-9a-f]{8})\.ffr"
+UNCOUNTED: Final = r"-[0-9]{8,10}-(?P<job>[0-9a-f]{8})\.ffr"
 """The end of names as of ``uncounted_part``."""
 
 
@@ -18,4 +18,4 @@ def uncounted_part(stem: str, number: int, fingerprint: str) -> str:
 
     fingerprint: of the plan, in hexadecimal digits. A late attempt of another plan writes another name.
     """
-    return f"{stem}-{number:06}-{fingerprint[:8]}.ffr"
+    return f"{stem}-{number:08}-{fingerprint[:8]}.ffr"

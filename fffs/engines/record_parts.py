@@ -24,7 +24,7 @@ from fffs.errors import FffsError, UsageError
 from fffs.files.atomic_folder import make_folder
 from fffs.files.atomic_output import AtomicOutput
 from fffs.formats.ffrecord import SUFFIX
-from fffs.formats.part_names import shard_name
+from fffs.formats.part_names import ffrecord_shard
 from fffs.layouts import packed, union
 from fffs.objects.names import is_url
 from fffs.writer import FileWriter
@@ -124,7 +124,7 @@ class RecordParts:
         if self.packed:
             self._refuse_hidden([part.path for part in parts], count)
         stem = part_stem(self.target)
-        names = [(os.path.basename(part.path), shard_name(stem, k, len(parts), SUFFIX)) for k, part in enumerate(parts)]
+        names = [(os.path.basename(part.path), ffrecord_shard(stem, k, len(parts))) for k, part in enumerate(parts)]
         place.put_in_place(names, self.fingerprint, manifest_of(self.fingerprint, [part._asdict() for part in parts]))
         return count
 

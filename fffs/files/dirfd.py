@@ -169,7 +169,7 @@ class Ways:
 def remove_content(folder: int, kept: bytes = b"") -> None:
     """Remove the content of a folder as far as possible, also in folders whose modes forbid it.
 
-    Another file system in it stays, and the folders that lead there. kept: the name of a file in it that stays.
+    What is mounted in it stays, and the folders that lead there. kept: the name of a file in it that stays.
     """
     device = os.fstat(folder).st_dev
     pending, names = [_remove_files(folder, kept)], [b""]
@@ -177,6 +177,8 @@ def remove_content(folder: int, kept: bytes = b"") -> None:
         while pending:
             if pending[-1]:
                 name = pending[-1].pop()
+                if _is_removed_or_mounted(way.fd, name):
+                    continue
                 with contextlib.suppress(OSError):
                     fd = way.enter(name)
                     pending.append(_remove_files(fd) if os.fstat(fd).st_dev == device else [])
@@ -189,6 +191,18 @@ def remove_content(folder: int, kept: bytes = b"") -> None:
                 parent = way.fd
                 with contextlib.suppress(OSError):
                     os.rmdir(name, dir_fd=parent)
+
+
+def _is_removed_or_mounted(folder: int, name: bytes) -> bool:
+    """Remove a folder in an open folder, if it is empty. Returns whether that is done, or there is a mount on it.
+
+    rmdir(2) looks for a mount before it looks at the content. The device does not tell of a bind mount.
+    """
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return True
 
 
 def _remove_files(folder: int, kept: bytes = b"") -> list[bytes]:
