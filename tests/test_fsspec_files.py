@@ -416,6 +416,35 @@ def test_what_is_not_bytes_is_an_error(
         fffs.FileReader(f"{protocol}://r.ffr")
 
 
+@pytest.mark.parametrize("protocol", ["faulty", "nameless"])
+@pytest.mark.parametrize("spare", [1, 1 << 20])
+def test_more_bytes_than_those_of_a_range_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, protocol: str, spare: int
+) -> None:
+    def longer(self: Any, path: str, start: int = 0, end: int = 0, **kwargs: Any) -> bytes:
+        return data if spare > len(data) else data[start : end + spare]
+
+    async def later(*args: Any, **kwargs: Any) -> bytes:
+        return longer(*args, **kwargs)
+
+    with ofrecord.OFRecordWriter(tmp_path / "part-0") as writer:  # a format without checksums
+        for k in range(3000):
+            writer.write_one(b"%06d" % k * 40)
+    data = (tmp_path / "part-0").read_bytes()
+    with fffs.open(_put(protocol, "part-0", data), format="ofrecord") as reader:
+        if protocol == "faulty":
+            monkeypatch.setattr(Faulty, "_cat_file", later)
+        else:
+            monkeypatch.setattr(Nameless, "cat_file", longer)
+        for read in (
+            lambda: reader.read([1500, 1501, 2500]),
+            lambda: reader.read_one(1500),
+            lambda: reader.read_range(1500, 10, 20),
+        ):
+            with pytest.raises(ReadError, match=f"{protocol}://part-0: .*file system returned .* bytes for a range of"):
+                read()
+
+
 @pytest.mark.parametrize("data", [bytearray, memoryview])
 def test_other_buffers_are_read(monkeypatch: pytest.MonkeyPatch, records_file: bytes, data: Any) -> None:
     async def later(self: Faulty, path: str, start: int = 0, end: int = 0) -> Any:

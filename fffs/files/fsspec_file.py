@@ -116,9 +116,10 @@ class FsspecFile(File):
             found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
             if len(found) != len(ranges):
                 raise OSError(f"its file system returned {len(found)} ranges, not {len(ranges)}")
-            return list(map(_as_read, found))
-        with system.lock:
-            return [_cat(system, begin, end) for begin, end in ranges]
+        else:
+            with system.lock:
+                found = [_cat(system, begin, end) for begin, end in ranges]
+        return [_as_read(data, end - begin) for data, (begin, end) in zip(found, ranges, strict=True)]
 
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
         """Read a range, with several requests at a time if it is large."""
@@ -237,24 +238,29 @@ class FsspecFile(File):
         return ReadError(status, self.name, detail + words)
 
 
-def _cat(system: _System, begin: int, end: int) -> bytes | Exception:
+def _cat(system: _System, begin: int, end: int) -> Any:
     try:
         try:
-            data = system.fs.cat_file(system.path, start=begin, end=end, **system.options)
+            return system.fs.cat_file(system.path, start=begin, end=end, **system.options)
         except TypeError:  # not all pass options on
             if not system.options:
                 raise
             system.options.clear()
-            data = system.fs.cat_file(system.path, start=begin, end=end)
+            return system.fs.cat_file(system.path, start=begin, end=end)
     except Exception as error:
         return error
-    return _as_read(data)
 
 
-def _as_read(data: Any) -> bytes | Exception:
-    """Return what a file system gave for a range, or the error of what is neither bytes nor an error."""
-    if isinstance(data, (bytes, Exception)):
+def _as_read(data: Any, size: int) -> bytes | Exception:
+    """Return what a file system gave for a range of a size, or the error of what is neither its bytes nor an error.
+
+    Fewer bytes are those before the end of the file. More are other bytes: some servers answer with the whole file.
+    """
+    if isinstance(data, Exception):
         return data
-    if isinstance(data, (bytearray, memoryview)):
-        return bytes(data)
-    return OSError(f"its file system returned {kind_of(data)} in place of bytes")
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        return OSError(f"its file system returned {kind_of(data)} in place of bytes")
+    found = bytes(data)
+    if len(found) > size:
+        return OSError(f"its file system returned {len(found)} bytes for a range of {size}, as if it knew no ranges")
+    return found
