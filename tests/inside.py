@@ -126,6 +126,7 @@ fffs.files.atomic: AtomicFile IN_PLACE
 fffs.files.atomic_folder: AtomicFolder LeftoverWarning
 fffs.files.dirfd: open_folder remove_content
 fffs.files.file: File UInt8Array
+fffs.files.fsspec_systems: said_by
 fffs.files.local: LocalFile
 fffs.files.reopened_file: OPEN=MOST_OPEN OpenFiles ReopenedFile
 fffs.files.pwrite: NewFile write_at
@@ -183,7 +184,7 @@ fffs.objects.new_object: NewObject
 fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.obstore_writes: ObstoreWrites
 fffs.objects.protocol: BrokenProtocolError Guard MAX_JSON read_message write_message
-fffs.objects.proxies: can_use proxy_of
+fffs.objects.proxies: Proxy can_use proxy_of
 fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender
 fffs.objects.small: delete_objects read_object

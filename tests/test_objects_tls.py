@@ -19,7 +19,7 @@ from object_server import Answer, ObjectServer, Request, serving
 from weed import clear_environment
 
 import fffs
-from fffs.errors import ReadError
+from fffs.errors import ReadError, UsageError
 
 if not shutil.which("openssl"):
     pytest.fail("these tests need openssl", pytrace=False)
@@ -328,6 +328,32 @@ def test_a_writer_whose_proxy_refuses(
     assert "ss-word" not in str(raised.value)
     assert "secret" not in str(raised.value)
     assert len(proxy.lines) == 1
+
+
+@pytest.mark.parametrize("address", ["http://joe:S3cret/x@{}", "foo://joe:S3cret@{}"])
+def test_what_is_no_address_of_a_proxy_is_an_error_at_once_and_not_shown(
+    server: ObjectServer,
+    trust: None,
+    content: bytes,
+    proxy: ConnectProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+) -> None:
+    proxy.access = "me:pa:ss-word"
+    url, begin = server.put("r.ffr", content), time.monotonic()
+    with fffs.FileReader(url, cache="off") as reader:
+        monkeypatch.setenv("https_proxy", address.format(proxy.address))
+        with pytest.raises(ReadError, match="does not support the address of the proxy; see https_proxy") as raised:
+            reader.read([5])
+    assert "cret" not in str(raised.value)
+    for use in (
+        lambda: fffs.FileReader(url),
+        lambda: Sender().send("PUT", lambda: f"{server.url}/b/k", b"abc"),
+    ):
+        with pytest.raises(UsageError, match="https_proxy is not the address of a proxy") as refused:
+            use()
+        assert "cret" not in str(refused.value)
+    assert time.monotonic() - begin < 5
 
 
 # ---------------------------------------------------------------- servers and processes

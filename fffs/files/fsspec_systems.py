@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from fffs.base.importing import importing
+from fffs.base.url_secrets import proxy_secrets, without_users
 from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
 
 FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in it"
@@ -15,7 +17,6 @@ FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in i
 LONGEST: Final = 200  # characters of an exception that a message shows
 
 _BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
-_USER: Final = re.compile(r"//[^/\s]*@")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
 
@@ -93,8 +94,8 @@ def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[
 def said_by(error: Exception, secrets: Sequence[str] = ()) -> str:
     """Return an exception as part of a line: without passwords and queries of URLs, and without secrets."""
     text = " ".join(str(error).split())
-    for secret in secrets:
+    for secret in (*secrets, *proxy_secrets(os.environ)):
         text = text.replace(secret, "…")
-    text = _QUERY.sub("?…", _USER.sub("//…@", text))
+    text = _QUERY.sub("?…", without_users(text))
     text = "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -349,13 +349,22 @@ static bool was_refused_by_proxy(struct fffs_transfer *self)
     return meaning(status) != 0;
 }
 
+/* Whether the environment names a proxy that libcurl does not know how to use. It repeats the address, with the password. */
+static bool has_unknown_proxy(struct fffs_transfer *self)
+{
+    if (strncmp(self->error, "Unsupported proxy", strlen("Unsupported proxy")))
+        return false;
+    self->why = "libcurl does not support the address of the proxy; see https_proxy and no_proxy";
+    return true;
+}
+
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
 {
     bool lost = lost_redirection(self, result);
 
     if (lost)
         fffs_object_forget_redirection(self->range->object, &self->use);
-    if (was_refused_by_proxy(self)) {
+    if (was_refused_by_proxy(self) || has_unknown_proxy(self)) {
         *final = true;
         return -EPROTO;
     }

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import urllib.parse
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
+from fffs.errors import UsageError
 from fffs.objects.names import host_of, is_true
 
+_PROXY: Final = re.compile(
+    r"(?:(https?|socks(?:4a?|5h?)?)://)?(?:([^/?#\s]*)@)?(\[[^][/?#@\s]+\]|[^][:/?#@\s]+)(?::([0-9]{0,5}))?(?:[/?#][^@\s]*)?",
+    re.IGNORECASE,
+)
+_PORT: Final = "1080"  # libcurl's, if none is named
 
-def proxy_of(url: urllib.parse.SplitResult, environment: Mapping[str, str]) -> str:
-    """Return the URL of the proxy, or "" for none.
+
+class Proxy(NamedTuple):
+    """A proxy. ``user``: with the password, percent-encoded. ``server``: the host with its port."""
+
+    scheme: str
+    user: str
+    server: str
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.scheme}://{self.server})"
+
+
+def proxy_of(url: urllib.parse.SplitResult, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy, or None. Raises UsageError if what the environment names is not the address of one.
 
     Without AWS_ALLOW_HTTP, what is asked for without encryption is on this machine, which a proxy cannot reach.
     """
     if url.scheme == "http" and not is_true(environment.get("AWS_ALLOW_HTTP")):
-        return ""
+        return None
     # HTTP_PROXY in capitals is not used: servers of CGI set it from a header line of a request.
     names = ("http_proxy",) if url.scheme == "http" else ("https_proxy", "HTTPS_PROXY")
-    found = next((value for name in (*names, "all_proxy", "ALL_PROXY") if (value := environment.get(name))), "")
+    found = next((name for name in (*names, "all_proxy", "ALL_PROXY") if environment.get(name)), "")
     direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
     if not found or _is_direct(host_of(url.netloc.rpartition("@")[2]).strip("[]").lower().rstrip("."), direct):
-        return ""
-    return found if "://" in found else f"http://{found}"
+        return None
+    match = _PROXY.fullmatch(environment[found])
+    if match is None:  # it is not shown, because it may hold a password; libraries show parts of one as host or port
+        raise UsageError(
+            f"{found} is not the address of a proxy, http://USER:PASSWORD@HOST:PORT; characters of the password as "
+            "/ ? # must be percent-encoded"
+        )
+    scheme, user, host, port = match.groups()
+    return Proxy((scheme or "http").lower(), user or "", f"{host}:{port or _PORT}")
 
 
-def can_use(proxy: str) -> bool:
+def can_use(proxy: Proxy | None) -> bool:
     """Whether http.client can go through a proxy: it speaks HTTP to one, without encryption."""
-    return not proxy or proxy.lower().startswith("http://")
+    return proxy is None or proxy.scheme == "http"
 
 
 def _is_direct(host: str, names: str) -> bool:

@@ -112,6 +112,7 @@ class Sender:
 
         Raises:
             NotSentError: there is no answer.
+            UsageError: the environment names a proxy that is none.
             CancelledError: see ``cancel``.
 
         """
@@ -213,20 +214,22 @@ class _Proxied(http.client.HTTPConnection):
 
 
 def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
-    """Return a connection that is not open yet, through the proxy that the environment names, if any."""
+    """Return a connection that is not open yet, through the proxy that the environment names, if any.
+
+    Raises UsageError.
+    """
     host, secure = url.hostname or "", url.scheme == "https"
     proxy = proxy_of(url, os.environ)
     if not proxy:
         kind: Any = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return _with_context(kind, url.netloc, secure)
-    user, _, server = urllib.parse.urlsplit(proxy).netloc.rpartition("@")
-    token = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
-    access = {"Proxy-Authorization": f"Basic {token}"} if user else {}
+    token = base64.b64encode(urllib.parse.unquote_to_bytes(os.fsencode(proxy.user))).decode()
+    access = {"Proxy-Authorization": f"Basic {token}"} if proxy.user else {}
     if not secure:
-        proxied = _Proxied(server, timeout=_PATIENCE)
+        proxied = _Proxied(proxy.server, timeout=_PATIENCE)
         proxied.access = access
         return proxied
-    connection = _with_context(http.client.HTTPSConnection, server, secure)
+    connection = _with_context(http.client.HTTPSConnection, proxy.server, secure)
     connection.set_tunnel(host, url.port or 443, access)
     return connection
 

@@ -17,6 +17,7 @@ import errno
 import math
 import os
 import threading
+import urllib.parse
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from fffs.errors import EngineError, UsageError
 from fffs.native import ffi, lib
 from fffs.objects.aws_profile import certificates_file
 from fffs.objects.names import is_true
+from fffs.objects.proxies import proxy_of
 
 DEADLINE: Final = 60.0
 CONNECTIONS: Final = 64
@@ -58,8 +60,9 @@ class State:
 
 
 def open_object(url: str) -> int:
-    """Make an object of an URL, which is never shown, and return its number. Raises EngineError."""
+    """Make an object of an URL, which is never shown, and return its number. Raises EngineError, UsageError."""
     _configure()
+    proxy_of(urllib.parse.urlsplit(url), os.environ)  # libcurl repeats what it does not understand
     return _checked(int(lib.fffs_object_open(url.encode("utf-8", "surrogateescape"))))
 
 
