@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
-from inside import list_objects, object_client, parse_url
+from inside import list_objects, object_client, parse_url, without_markers
 from weed import clear_environment
 
 import fffs
@@ -142,6 +142,25 @@ def test_a_listing_that_is_begun_again_goes_on_where_it_was(
 def test_a_prefix_with_odd_characters_reaches_the_store(server: Server) -> None:
     server.page = paged(2, ["a&b=c d+é/1"])
     assert listed(url="s3://bucket/a&b=c d+é/") == ["a&b=c d+é/1"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_empty_objects_with_names_of_folders_are_left_out(size: int) -> None:
+    keys = ["a", "a!", "a-", "a-/x", "a-b", "a.txt", "a/b", "a/b-c", "a/b/x", "a0", "b", "b.txt", "c", "c/d/e"]
+    full = {"a.txt", "a-b", "a/b-c", "b.txt"} | {key for key in keys if key[-1] in "xe"}
+    entries = [(key, int(key in full), "", 0) for key in keys]
+    pages = [entries[start : start + size] for start in range(0, len(keys), size)]
+    left = [entry for page in without_markers(pages) for entry in page]
+    markers = {"a", "a-", "a/b", "c"}
+    assert [entry[0] for entry in left] == [key for key in keys if key not in markers]
+
+
+def test_pages_stay_small_while_a_marker_may_follow() -> None:
+    many = [(f"a-{number:06}", 1, "", 0) for number in range(25_000)]
+    pages = [[("a", 0, "", 0), *many[:999]], *(many[start : start + 1000] for start in range(999, len(many), 1000))]
+    found = list(without_markers([*pages, [("a/x", 1, "", 0)]]))
+    assert max(map(len, found)) <= 1000
+    assert sum(found, []) == [("a", 0, "", 0), *many, ("a/x", 1, "", 0)]
 
 
 INSTEAD = {

@@ -21,6 +21,7 @@ from fffs.objects.uploads import Uploads
 
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_LISTINGS: Final = 64
+_MAX_HELD: Final = 10_000  # entries that are held until it is known whether an empty object marks a folder
 # obstore renews temporary credentials five minutes before their end; a URL that is signed with them ends with them.
 _TEMPORARY: Final = timedelta(minutes=5)
 
@@ -188,15 +189,28 @@ def _exact(url: str, key: str) -> str:
 def _without_markers(pages: Iterable[list[Entry]]) -> Iterator[list[Entry]]:
     """Leave out empty objects that some programs store for each folder.
 
-    The key of most ends in a slash, which obstore takes off. What is in the folder then follows its marker.
+    The key of most ends in a slash, which obstore takes off. What is in the folder then follows its marker, behind keys
+    such as ``a-b`` and ``a.txt``, which sort before ``a/``.
     """
-    held: Entry | None = None
+    held: list[Entry | None] = []  # from the first one on that may be a marker
+    open_at: list[int] = []  # where in them are those that may be
     for page in pages:
-        kept = []
         for entry in page:
-            if held and (held[1] or not entry[0].startswith(f"{held[0]}/")):
-                kept.append(held)
-            held = entry
-        yield kept
-    if held:
-        yield [held]
+            while open_at and (marker := held[open_at[-1]]) and entry[0] >= f"{marker[0]}/":
+                if entry[0].startswith(f"{marker[0]}/"):
+                    held[open_at[-1]] = None
+                open_at.pop()
+            if not entry[1]:
+                open_at.append(len(held))
+            held.append(entry)
+        if not open_at or len(held) > _MAX_HELD:
+            yield from _in_pages(held)
+            held, open_at = [], []
+        else:
+            yield []  # who waits knows that the list goes on
+    yield from _in_pages(held)
+
+
+def _in_pages(held: list[Entry | None]) -> Iterator[list[Entry]]:
+    left = [entry for entry in held if entry]
+    return (left[start : start + PAGE] for start in range(0, max(len(left), 1), PAGE))
