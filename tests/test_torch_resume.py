@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -483,3 +485,30 @@ def test_what_draws_from_torchs_generator_between_two_epochs_changes_an_order_th
     torch.manual_seed(1)
     torch.rand(3)
     assert plain(torch.utils.data.DataLoader(Tagged(path), 8, shuffle=True)) == first
+
+
+@pytest.mark.filterwarnings("ignore")  # that there is one process, for example
+@pytest.mark.parametrize("at", [0, AT])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_distributed_checkpoint_has_the_same_parts_at_any_time(
+    path: Path, tmp_path: Path, weighted: bool, at: int
+) -> None:
+    """It is loaded into the state of a loader, whose tensors must be those of the checkpoint by name and size."""
+
+    def make() -> DataLoader:
+        sampler = WeightedRandomSampler(range(1, N + 1), N) if weighted else None
+        return DataLoader(Tagged(path), 4, shuffle=not weighted, sampler=sampler)
+
+    loader = make()
+    batches = iter(loader)
+    plain(next(batches) for _ in range(at))
+    if at == 0:
+        plain(batches)
+    torch.distributed.checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
+    wanted = [plain(batches)] if at else []
+    wanted.append(plain(loader))
+    for other in (0, 2):
+        resumed = make()
+        plain(itertools.islice(resumed, other))
+        torch.distributed.checkpoint.load({"loader": resumed}, checkpoint_id=tmp_path / "saved")
+        assert [plain(resumed) for _ in wanted] == wanted

@@ -198,7 +198,8 @@ class Order:
             "seed": self._seed,
             "seeds_each_epoch": self._seeds_each_epoch,
             "seeded": self._seeded,
-            "drawn_from": epoch.drawn_from if inside else None,
+            # Also between epochs: torch.distributed.checkpoint wants each tensor of the state of a new loader.
+            "drawn_from": epoch.drawn_from if inside else list(map(get_state, self._samplers.sources)),
             "samplers": epoch.samplers if inside else self._samplers.save(),
             "sampler_epochs": epoch.told if inside else self._samplers.epochs(),
             "generators": waits.states if waits else [generator.get_state() for generator in self._own],
