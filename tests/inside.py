@@ -54,6 +54,7 @@ fffs.base.asynchronous
 fffs.base.importing
 fffs.base.long_reads
 fffs.objects.aws_profile
+fffs.objects.access=object_access
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.part_sender

@@ -14,12 +14,13 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import object_server
 import pytest
 from engine_model import fault
-from inside import SignedUrl, lib, load_source, object_remote, verify
+from inside import SignedUrl, lib, load_source, object_access, object_remote, verify
 from mounting import wait_until
 from object_server import ObjectServer, dripping, flip, good, header, late, reset_after, serving, status
 
@@ -578,6 +579,40 @@ def test_a_signature_that_cannot_be_renewed_costs_only_what_is_not_cached(
         assert _same(reader.read([4]), [4])
         valid.remove("b")
         assert _same(reader.read([4, 7]), [4, 7])
+
+
+def test_a_service_of_credentials_that_hangs_is_waited_for_once_and_not_for_what_is_cached(
+    guarded: tuple[str, list[str]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, valid = guarded
+    now, asked, seconds = [1.0], [0], 0.0
+
+    def sign(name: object) -> SignedUrl:
+        asked[0] += 1
+        now[0] += seconds
+        if seconds:
+            raise ReadError(None, url, "asking the store process")
+        return SignedUrl(f"{url}?signature={valid[-1]}", 2.0)
+
+    monkeypatch.setattr(object_remote.client, "sign", sign)
+    monkeypatch.setattr(object_access, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with fffs.FileReader(url) as reader, fffs.FileReader(url) as other:
+        assert _same(reader.read([3, 4]), [3, 4])
+        now[0], asked[0], seconds = 1000.0, 0, 60.0
+        assert _same(reader.read([3]), [3])
+        assert _same(other.read([4, 3]), [4, 3])  # it does not know yet that they are cached
+        assert not asked[0]
+        for record in (2, 7):  # the old signature is still good
+            assert _same(reader.read([record]), [record])
+        assert asked[0] == 1
+        valid.append("b")
+        for _ in range(2):
+            with pytest.raises(AccessError, match="asking the store process"):
+                reader.read([8, 5])
+        assert asked[0] == 1
+        now[0], seconds = now[0] + 31, 0.0
+        assert _same(reader.read([5]), [5])
+        assert asked[0] == 2
 
 
 def _read_natively(reader: fffs.FileReader, record: int) -> bytes:

@@ -192,12 +192,12 @@ def test_children_share_what_is_known_of_the_cache(url: str, tmp_path: Path) -> 
         view = ffi.new("fffs_request[1]")
         view[0].fd, view[0].offset, view[0].length = file.file.descriptor, reader.get_offsets()[5], len(RECORDS[5])
         view[0].check = lib.FFFS_CHECK_CRC32
-        assert not lib.fffs_remote_is_hot(view, 1)
+        assert not lib.fffs_remote_is_hot(view, 1, False)
         child = os.fork()
         if child == 0:
             os._exit(0 if _same(reader.read([5]), [5]) else 1)
         assert os.waitpid(child, 0)[1] == 0
-        assert lib.fffs_remote_is_hot(view, 1)
+        assert lib.fffs_remote_is_hot(view, 1, False)
 
 
 def test_threads_that_read_and_prefetch(url: str, cache: str) -> None:

@@ -404,7 +404,7 @@ def test_an_interrupted_batch_is_not_used_any_more(monkeypatch: pytest.MonkeyPat
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
-    fake = SimpleNamespace(fffs_remote_is_hot=lambda view, count: 0, fffs_remote_read_batch=read)
+    fake = SimpleNamespace(fffs_remote_is_hot=lambda view, count, wait: 0, fffs_remote_read_batch=read)
     monkeypatch.setattr(object_transfer, "lib", fake)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):

@@ -213,8 +213,8 @@ int fffs_cache_check(int data_fd, int map_fd, int64_t size, int64_t offset, int6
  * Damaged bytes are fetched once more. May also return -ELIBACC: there is no libcurl. */
 int fffs_remote_read_batch(fffs_request *requests, size_t count, const int32_t *cancel);
 
-/* Whether the caches have all bytes of these requests, as far as this process knows. */
-int fffs_remote_is_hot(const fffs_request *requests, size_t count);
+/* Whether the caches have all bytes of these requests; wait: 0: as far as this process knows. */
+int fffs_remote_is_hot(const fffs_request *requests, size_t count, int32_t wait);
 
 /* Starts to read records of objects that will be asked for soon, and that no cache has: threads read and check them into memory,
  * at most 256 MiB in a process, and fffs_remote_read_batch takes them from there if it asks for the same checksums. Returns at

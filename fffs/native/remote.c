@@ -465,10 +465,10 @@ bool fffs_remote_is_cached(int fd, int64_t offset, int64_t length)
     return is_hot(&request, false, false);
 }
 
-int fffs_remote_is_hot(const fffs_request *requests, size_t count)
+int fffs_remote_is_hot(const fffs_request *requests, size_t count, int32_t wait)
 {
     for (size_t i = 0; i < count; i++)
-        if (!is_hot(&requests[i], requests[i].check == FFFS_CHECK_NONE, false))
+        if (!is_hot(&requests[i], requests[i].check == FFFS_CHECK_NONE, wait))
             return 0;
     return 1;
 }

@@ -9,7 +9,6 @@ import html
 import os
 import re
 import tempfile
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, Final
@@ -25,6 +24,7 @@ from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi, lib
 from fffs.objects import client, transfer
+from fffs.objects.access import Access
 from fffs.objects.block_cache import BlockCache, open_cache
 from fffs.objects.cache_space import Version, place_of
 from fffs.objects.names import ObjectName, parse_url
@@ -55,11 +55,10 @@ class RemoteFile(File):
         """
         super().__init__(name.name, 0)
         self._object = name
-        self._signed = known[0] if known else client.sign(name)
-        self._number = transfer.open_object(self._signed.url)
+        self._access = Access(name, known[0] if known else None)
+        self._number = transfer.open_object(self._access.signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
         self._ends = Ends()
-        self._refusal: FffsError | None = None  # why there is no new signature
         self._cache: BlockCache | None = None
         self._settings = cache_settings()
         _files[self._number] = self
@@ -146,7 +145,8 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         numbers = transfer.numbers_of(requests["fd"])
         for number in np.unique(numbers).tolist():
-            if (file := _files.get(number)) and time.monotonic() > file.access_expires:
+            is_due = (file := _files.get(number)) and file._access.is_due
+            if file and is_due and not transfer.are_cached(requests[numbers == number]):
                 file._has_other_signature()
         if transfer.read_batch(requests):
             return True
@@ -168,29 +168,26 @@ class RemoteFile(File):
     @property
     def access_expires(self) -> float:
         """When the signature should be renewed."""
-        return self._signed.expires
+        return self._access.signed.expires
 
     def renew_access(self, seconds: float) -> None:
         """Sign again if the signature expires within so many seconds."""
-        if time.monotonic() + seconds > self._signed.expires:
+        if self._access.expires_within(seconds):
             self._sign_again()
 
     def _sign_again(self) -> None:
-        """Get a new signature. If there is none, the old one stays: what needs none can still be read."""
         try:
-            self._signed, self._refusal = client.sign(self._object), None
-        except FffsError as error:
-            self._refusal = error
-            raise
+            self._access.renew()
         finally:
-            transfer.set_url(self._number, self._signed.url)  # requests may wait for it
+            transfer.set_url(self._number, self._access.signed.url)  # requests may wait for it
 
     def _has_other_signature(self) -> bool:
         """Try to get a new signature, and return whether it differs from the last one. ``failure`` tells why not."""
-        before = self._signed
-        with contextlib.suppress(FffsError):
-            self._sign_again()
-        return self._signed.url != before.url
+        before = self._access.signed
+        if not self._access.has_just_failed:
+            with contextlib.suppress(FffsError):
+                self._sign_again()
+        return self._access.signed.url != before.url
 
     def await_access(self) -> None:
         """See ``File``."""
@@ -205,7 +202,7 @@ class RemoteFile(File):
         """See ``File``. The settings are those of the moment at which the object was opened."""
         if self._cache is None and self.size and not self._settings.is_off:
             try:
-                version = Version(self.name, self.etag, self.size, place_of(self._signed.url))
+                version = Version(self.name, self.etag, self.size, place_of(self._access.signed.url))
                 cache = open_cache(version, self._settings)
                 if not leaves(cache.map, int(lib.FFFS_HTTP_CONNECTIONS)):  # without connections nothing could be read
                     cache.close()
@@ -260,7 +257,7 @@ class RemoteFile(File):
             return SourceNotFoundError(f"{self.name}: there is no such object")
         if status == errno.EACCES:
             advice = "check the credentials, the rights of the object, and the machine's clock"
-            return AccessError(str(self._refusal or f"{self.name}: no access: {said}; {advice}"))
+            return AccessError(str(self._access.refusal or f"{self.name}: no access: {said}; {advice}"))
         if status == errno.EKEYREJECTED:
             return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set SSL_CERT_FILE")
         if status in (errno.ENODATA, errno.EBADMSG, errno.ENOMEM, errno.ECANCELED):

@@ -159,7 +159,7 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
 
     """
     view = ffi.from_buffer(_REQUESTS, requests, True)
-    if threading.current_thread() is not threading.main_thread() or lib.fffs_remote_is_hot(view, len(view)):
+    if threading.current_thread() is not threading.main_thread() or lib.fffs_remote_is_hot(view, len(view), False):
         flag = current_flag()
         cancel = ffi.NULL if flag is None else ffi.from_buffer("int32_t[]", flag.memory)
         return _result(lib.fffs_remote_read_batch(view, len(view), cancel))
@@ -172,6 +172,12 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
     finally:
         reading.end()
     return _result(reading.result)
+
+
+def are_cached(requests: npt.NDArray[Any]) -> bool:
+    """Whether caches have all bytes of a batch, which may be known only after a read of the disk."""
+    view = ffi.from_buffer(_REQUESTS, requests)
+    return bool(lib.fffs_remote_is_hot(view, len(view), True))
 
 
 class _Reading:
