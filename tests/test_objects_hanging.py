@@ -23,7 +23,7 @@ import pytest
 from builders import small_disk
 from inside import Jobs, cache_settings, cache_upkeep, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
-from object_server import Answer, Fault, ObjectServer, Request, good, status
+from object_server import Answer, Fault, ObjectServer, Request, good, serving, status
 
 import fffs
 from fffs.errors import SourceNotFoundError
@@ -326,6 +326,84 @@ def test_a_large_record_that_fails_fails_once_for_all_that_wait(
             thread.join()
     assert len(errors) == 8
     assert time.monotonic() - begin < 3  # 8 deadlines are longer
+
+
+# ---------------------------------------------------------------- how long a batch may fail
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few requests at a time, which fail soon."""
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    monkeypatch.setenv("FFFS_CONNECTIONS", "4")
+
+
+APART = list(range(0, COUNT, 2))
+"""Records that are a request each."""
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "cache"])
+def test_a_store_that_does_not_answer_fails_a_batch_once(url: str, held: Hold, tmp_path: Path, cached: bool) -> None:
+    """Its records are more than the requests at a time, of which each may fail for the deadline."""
+    with fffs.FileReader(url, cache=tmp_path / "cache" if cached else "off") as reader:
+        held.begin()
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(APART)
+        assert time.monotonic() - begin < 5  # 13 deadlines
+
+
+def test_a_store_that_does_not_answer_fails_the_steps_of_a_large_batch_once(
+    server: ObjectServer, held: Hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    with fffs.FileWriter(tmp_path / "r.ffr", 24) as writer:
+        for _ in range(24):
+            writer.write_one(bytes(4 << 20))
+    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    with fffs.FileReader(url, cache=tmp_path / "cache") as reader:
+        held.begin()
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(range(24))
+        assert time.monotonic() - begin < 4  # three deadlines are six seconds
+
+
+@pytest.mark.usefixtures("few")
+def test_records_of_a_slow_store_are_all_asked_for_although_some_do_not_come(
+    server: ObjectServer, url: str, held: Hold, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_CONNECTIONS", "8")
+    place = server.objects["/p.ffr"].index(contents["010"])
+
+    def slow(request: Request, answer: Answer) -> None:
+        if request.start <= place:
+            held.hold(request, answer)
+        else:
+            answer.delay = 0.1  # of all together more than the deadline
+
+    with fffs.FileReader(url, cache="off") as reader:
+        server.requests.clear()
+        server.always = slow
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(APART)
+    assert len({request.start for request in server.requests}) == len(APART)
+
+
+@pytest.mark.usefixtures("few")
+def test_another_store_is_asked_although_one_does_not_answer(
+    server: ObjectServer, url: str, held: Hold, tmp_path: Path
+) -> None:
+    with (
+        serving() as other,
+        fffs.FileReader([url, other.put("p.ffr", server.objects["/p.ffr"])], cache="off") as reader,
+    ):
+        other.requests.clear()
+        held.begin()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read([*APART, *(reader.n // 2 + k for k in APART)])
+        assert len(other.requests) == len(APART)
 
 
 # ---------------------------------------------------------------- interrupts

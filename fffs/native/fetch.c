@@ -19,15 +19,21 @@ enum { RANGE_LEAST = 1024 * 1024, RANGE_MOST = 8 * 1024 * 1024 };
 #define PAUSE_FIRST (FFFS_SECOND / 10)
 #define PAUSE_LONGEST (10 * FFFS_SECOND)
 
+/* Ranges in a row that bring nothing until their deadline before their server is given up, or as many as are asked for at a time:
+ * a single one may be of bytes that the server cannot read. */
+enum { SILENT_RANGES = 4 };
+
 struct fffs_fetch {
     struct fffs_batch batch;
-    struct fffs_range *ranges; /* [range_count] */
+    struct fffs_silence *silence; /* the caller's */
+    struct fffs_range *ranges;    /* [range_count] */
     size_t range_count, begun, open;
     struct fffs_range *waiting; /* for another try */
     struct fffs_http_client *client;
     struct fffs_transfer *transfers; /* [FFFS_HTTP_CONNECTIONS] */
     int active, limit;
-    int64_t fastest; /* of the answers, in nanoseconds; 0: not known */
+    int64_t progress; /* when something was answered last */
+    int64_t fastest;  /* of the answers, in nanoseconds; 0: not known */
     unsigned random;
 };
 
@@ -38,6 +44,47 @@ static void give_up(struct fffs_fetch *fetch, struct fffs_range *range, int stat
         if (range->pieces[i]->status == FFFS_PENDING)
             range->pieces[i]->status = status;
     fetch->open--;
+}
+
+static void note_progress(struct fffs_fetch *fetch)
+{
+    fetch->progress = fffs_now();
+    fetch->silence->failures = 0;
+}
+
+/* Whether nothing came since a range began to fail, also of the others. */
+static bool is_silent(struct fffs_fetch *fetch, const struct fffs_range *range)
+{
+    for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++)
+        if (fetch->transfers[i].range && fffs_transfer_is_alive(&fetch->transfers[i]))
+            note_progress(fetch);
+    return fetch->progress < range->since;
+}
+
+/* Notes that a range brought nothing until its deadline. If nothing else came meanwhile, its server is given up: to wait as long
+ * for each of the others could take hours. */
+static void note_silence(struct fffs_fetch *fetch, const struct fffs_range *range, int status)
+{
+    struct fffs_silence *silence = fetch->silence;
+    uint32_t enough = fetch->limit < SILENT_RANGES ? (uint32_t)fetch->limit : SILENT_RANGES;
+
+    if (!silence->status && is_silent(fetch, range) && ++silence->failures >= enough) {
+        silence->object = range->object;
+        silence->status = status;
+    }
+}
+
+/* Whether a range waits for a server that was given up. */
+static bool is_hopeless(const struct fffs_fetch *fetch, const struct fffs_range *range)
+{
+    return fetch->silence->status && fffs_objects_share_server(fetch->silence->object, range->object);
+}
+
+/* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. */
+static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range, int64_t now)
+{
+    return range->since && now >= range->since + fffs_http_deadline() && now > range->not_before + FFFS_SECOND &&
+           is_silent(fetch, range);
 }
 
 /* Has a range wait before another try, or ends it at its deadline. */
@@ -53,8 +100,10 @@ static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int s
     if (retry_after > pause / FFFS_SECOND && left > pause)
         pause = retry_after > left / FFFS_SECOND ? left : retry_after * FFFS_SECOND;
     range->tries++;
+    range->status = status;
     range->not_before = now + pause;
     if (pause > left) {
+        note_silence(fetch, range, status);
         give_up(fetch, range, status);
         return;
     }
@@ -82,10 +131,12 @@ static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int r
     fffs_transfer_report(transfer, result);
     if ((transfer->status == 429 || transfer->status == 503) && fetch->limit > REQUESTS_LEAST)
         fetch->limit = fetch->limit / 2 > REQUESTS_LEAST ? fetch->limit / 2 : REQUESTS_LEAST;
-    if (final)
+    if (final) {
+        note_progress(fetch);
         give_up(fetch, range, status);
-    else
+    } else {
         wait_again(fetch, range, status, transfer->answer.retry_after);
+    }
 }
 
 static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int result)
@@ -98,7 +149,8 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
     /* Bytes that trickle are no progress: a server could go on like this for years. */
     if (range->place > transfer->begun && result != CURL_TIMEOUT) {
         range->tries = range->offences = 0;
-        range->since = fffs_now();
+        note_progress(fetch);
+        range->since = fetch->progress;
     }
     if (succeeded) {
         int64_t latency = fffs_transfer_latency(transfer);
@@ -155,10 +207,34 @@ static void begin_some(struct fffs_fetch *fetch, int64_t *until)
 
         if (!range)
             return;
-        int status = begin(fetch, range);
+        if (is_overdue(fetch, range, now)) {
+            note_silence(fetch, range, range->status);
+            give_up(fetch, range, range->status);
+            continue;
+        }
+        int status = is_hopeless(fetch, range) ? fetch->silence->status : begin(fetch, range);
         if (status)
             give_up(fetch, range, status);
     }
+}
+
+/* Ends the requests to a server that was given up, and the pauses before others, which begin_some then ends. */
+static void end_hopeless(struct fffs_fetch *fetch)
+{
+    if (!fetch->silence->status)
+        return;
+    for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
+        struct fffs_transfer *transfer = &fetch->transfers[i];
+
+        if (!transfer->range || !is_hopeless(fetch, transfer->range))
+            continue;
+        give_up(fetch, transfer->range, fetch->silence->status);
+        fffs_transfer_end(transfer);
+        fetch->active--;
+    }
+    for (struct fffs_range *range = fetch->waiting; range; range = range->next)
+        if (is_hopeless(fetch, range))
+            range->not_before = 0;
 }
 
 static void finish_some(struct fffs_fetch *fetch)
@@ -199,6 +275,7 @@ int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds)
         begin_some(fetch, &until);
         fetch->client->curl->multi_perform(fetch->client->group, &running);
         finish_some(fetch);
+        end_hopeless(fetch);
         fffs_http_leave();
         int64_t now = fffs_now();
         if (!fetch->open)
@@ -241,7 +318,7 @@ static int plan(struct fffs_fetch *fetch)
     return 0;
 }
 
-int fffs_fetch_begin(fffs_request *requests, size_t count, fffs_fetch **fetch)
+int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *silence, fffs_fetch **fetch)
 {
     struct fffs_fetch *new = fffs_allocate_zeroed(1, sizeof *new);
 
@@ -262,6 +339,7 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, fffs_fetch **fetch)
         fffs_fetch_end(new);
         return status;
     }
+    new->silence = silence;
     new->random = (unsigned)fffs_now();
     *fetch = new;
     return 0;

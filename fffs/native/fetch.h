@@ -15,18 +15,26 @@ struct fffs_range {
     uint32_t count;
     uint32_t finished;       /* the pieces before this one are finished */
     uint32_t tries;          /* without a new byte */
+    int status;              /* -errno of the last of these tries */
     uint32_t offences;       /* answers that were not what was asked for */
     int64_t since;           /* when the first of these tries began; 0: none did */
     int64_t not_before;      /* when the next may begin */
     struct fffs_range *next; /* in the list of those that wait for that */
 };
 
+/* What a batch, which may be fetched in several steps, knows of a server that brings nothing any more. All zero at first. */
+struct fffs_silence {
+    int32_t object;    /* one that the server has */
+    int status;        /* -errno of its requests; 0: no server was given up */
+    uint32_t failures; /* ranges in a row that brought nothing until their deadline */
+};
+
 /* A batch of requests that are fetched from objects. */
 typedef struct fffs_fetch fffs_fetch;
 
-/* Begins a batch, which the caller owns until fffs_fetch_end. The requests and their destinations must stay until then. Returns
- * 0; -ELIBACC: there is no libcurl; or -ENOMEM. */
-int fffs_fetch_begin(fffs_request *requests, size_t count, fffs_fetch **fetch);
+/* Begins a batch, which the caller owns until fffs_fetch_end. The requests, their destinations and *silence must stay until then.
+ * Returns 0; -ELIBACC: there is no libcurl; or -ENOMEM. */
+int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *silence, fffs_fetch **fetch);
 
 /* Fetches for so many milliseconds at most. Returns 0 if all is done, or -EAGAIN. One thread at a time. */
 int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds);

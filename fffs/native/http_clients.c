@@ -21,9 +21,6 @@ enum { RECEIVE_SIZE = 256 * 1024 };
 /* Redirections that are followed. */
 enum { REDIRECTS = 5 };
 
-/* Bytes per second below which a connection is given up after some time: 64 of them have more over any line that is of use. */
-enum { SLOWEST = 256 };
-
 /* Held for reading by threads that are inside libcurl, and by a thread that forks for writing: libcurl and OpenSSL have locks of
  * their own, which would stay locked in the child. A thread that forks goes first, or many readers would keep it waiting. */
 static pthread_rwlock_t inside = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -88,7 +85,7 @@ void *fffs_http_take_transfer(struct fffs_http_client *client)
     curl->easy_setopt(transfer, CURL_KEEP_ALIVE, 1L);
     /* The end of a transfer does not wait for its thread that looks up a name (unknown before 7.87). */
     curl->easy_setopt(transfer, CURL_QUICK_EXIT, 1L);
-    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)SLOWEST);
+    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)FFFS_SLOWEST);
     curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
     curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");
     curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_FUNCTION, close_socket);

@@ -285,6 +285,30 @@ int64_t fffs_object_size(int32_t number)
     return size;
 }
 
+/* Under the lock. Returns an address, and in *length that of its beginning that names the server. */
+static const char *server_of(const struct object *object, size_t *length)
+{
+    const char *url = object->redirection ? object->redirection : object->url, *host = strstr(url, "://");
+
+    *length = host ? (size_t)(host - url) + 3 + strcspn(host + 3, "/?") : 0;
+    return url;
+}
+
+bool fffs_objects_share_server(int32_t one, int32_t other)
+{
+    size_t length, other_length;
+    bool same = one == other;
+
+    pthread_mutex_lock(&lock);
+    const struct object *first = find(one), *second = find(other);
+    if (!same && first && second) {
+        const char *url = server_of(first, &length), *other_url = server_of(second, &other_length);
+        same = length == other_length && !strncmp(url, other_url, length);
+    }
+    pthread_mutex_unlock(&lock);
+    return same;
+}
+
 struct fffs_object_cache *fffs_object_cache_at(int32_t number)
 {
     pthread_mutex_lock(&lock);

@@ -42,6 +42,9 @@ void fffs_object_failed(int32_t number, long status, const char *text);
 /* Returns the size of an object, or -1: unknown, or closed. Thread-safe. */
 int64_t fffs_object_size(int32_t number);
 
+/* Whether two objects are asked for at the same server. Thread-safe. */
+bool fffs_objects_share_server(int32_t one, int32_t other);
+
 /* Returns the cache of an object, which exists until the object is closed; or NULL. Thread-safe. */
 struct fffs_object_cache *fffs_object_cache_at(int32_t number);
 

@@ -35,10 +35,10 @@ static bool is_cancelled(const int32_t *cancel)
 }
 
 /* Fetches requests. Returns 0 if their statuses are meaningful, or -errno. */
-static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel)
+static int fetch_all(fffs_request *requests, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
     fffs_fetch *fetch;
-    int status = fffs_fetch_begin(requests, count, &fetch);
+    int status = fffs_fetch_begin(requests, count, silence, &fetch);
 
     if (status)
         return status;
@@ -53,6 +53,7 @@ static int fetch_all(fffs_request *requests, size_t count, const int32_t *cancel
 /* Runs of missing blocks: requests without a checksum, and their memory. */
 struct filling {
     const int32_t *cancel;
+    struct fffs_silence *silence;
     fffs_request **sorted;      /* [sorted_count] by place: who needs the runs */
     size_t sorted_count, first; /* first: of those before it, nothing is fetched any more */
     fffs_request *runs;
@@ -161,7 +162,7 @@ static int fill(struct filling *self)
         self->runs[i].dest = next;
         next += self->runs[i].length;
     }
-    int status = fetch_all(self->runs, self->count, self->cancel);
+    int status = fetch_all(self->runs, self->count, self->silence, self->cancel);
     if (!status) {
         put_all(self);
         note_failures(self);
@@ -201,9 +202,9 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
 
 /* Fetches what is missing of some requests, whose caches grow, and sets the statuses of those that fail. sorted: [count], by
  * place. */
-static int fill_missing(fffs_request **sorted, size_t count, const int32_t *cancel)
+static int fill_missing(fffs_request **sorted, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
-    struct filling filling = {.cancel = cancel, .sorted = sorted, .sorted_count = count};
+    struct filling filling = {.cancel = cancel, .silence = silence, .sorted = sorted, .sorted_count = count};
     int64_t done = 0;
     int status = 0, fd = 0;
 
@@ -225,9 +226,10 @@ void fffs_remote_fill(int fd, int64_t offset, int64_t length, const int32_t *can
 {
     fffs_request request = {.offset = offset, .length = length, .fd = fd}, *alone = &request;
     struct fffs_object_cache *cache = cache_of(&request);
+    struct fffs_silence silence = {0};
 
     if (cache && fffs_object_cache_grows(cache))
-        (void)fill_missing(&alone, 1, cancel);
+        (void)fill_missing(&alone, 1, &silence, cancel);
 }
 
 /* Has more fetched if a read goes on where others ended. */
@@ -260,10 +262,11 @@ static void wait_for_others(fffs_request **some, size_t count, const int32_t *ca
 
 /* ---------------------------------------------------------------- reading */
 
-/* Reads requests from their caches, or fetches them. Returns 0 if their statuses are meaningful, or -errno. */
-static int read_some(fffs_request **some, size_t count, bool cached, const int32_t *cancel)
+/* Reads requests from their caches, or fetches them: then there is silence. Returns 0 if their statuses are meaningful, or -errno. */
+static int read_some(fffs_request **some, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
     fffs_request *copies = fffs_allocate((count ? count : 1) * sizeof *copies);
+    bool cached = !silence;
 
     if (!copies)
         return -ENOMEM;
@@ -275,7 +278,7 @@ static int read_some(fffs_request **some, size_t count, bool cached, const int32
             copies[i].around = 0;
         }
     }
-    int status = cached ? fffs_read_batch(copies, count) : fetch_all(copies, count, cancel);
+    int status = cached ? fffs_read_batch(copies, count) : fetch_all(copies, count, silence, cancel);
     status = status == -EIO ? 0 : status;
     for (size_t i = 0; !status && i < count; i++) {
         bool lost = cached && copies[i].status && copies[i].status != -ENOMEM; /* as by a disk that fails */
@@ -306,7 +309,7 @@ static size_t divide(fffs_request **some, size_t count, bool wait)
 }
 
 /* Fetches damaged records once more: a byte may have changed on its way, or in the cache, which forgets them. */
-static int repair(fffs_request **some, size_t count, const int32_t *cancel)
+static int repair(fffs_request **some, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
     size_t bad = 0;
 
@@ -322,7 +325,7 @@ static int repair(fffs_request **some, size_t count, const int32_t *cancel)
         some[bad++] = some[i];
     }
     fffs_total_add(FFFS_TOTAL_DAMAGED_RECORDS, bad);
-    int status = bad ? read_some(some, bad, false, cancel) : 0;
+    int status = bad ? read_some(some, bad, silence, cancel) : 0;
     for (size_t i = 0; i < bad; i++) /* a record that the store has damaged says nothing about the cache */
         if (!status && !some[i]->status && cache_of(some[i]))
             fffs_object_cache_suspect(cache_of(some[i]));
@@ -365,6 +368,7 @@ static size_t without_failed(fffs_request **some, size_t count)
 static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
 {
     size_t there = divide(some, count, true), grows = growing(some + there, count - there);
+    struct fffs_silence silence = {0};
     int status = 0;
 
     if (count == 1)
@@ -378,16 +382,16 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
         fffs_total_add(FFFS_TOTAL_ASKED, (uint64_t)some[i]->length);
     if (grows) {
         qsort(some + there, grows, sizeof *some, by_place);
-        status = fill_missing(some + there, grows, cancel);
+        status = fill_missing(some + there, grows, &silence, cancel);
         wait_for_others(some + there, grows, cancel);
         there += divide(some + there, grows, false);
         count = there + without_failed(some + there, count - there);
     }
     if (!status && there)
-        status = read_some(some, there, true, NULL);
+        status = read_some(some, there, NULL, NULL);
     if (!status && there < count)
-        status = read_some(some + there, count - there, false, cancel);
-    return status ? status : repair(some, count, cancel);
+        status = read_some(some + there, count - there, &silence, cancel);
+    return status ? status : repair(some, count, &silence, cancel);
 }
 
 static int read_batch(fffs_request *requests, size_t count, const int32_t *cancel, bool staged)

@@ -264,7 +264,7 @@ void fffs_transfer_end(struct fffs_transfer *self)
 
 int fffs_transfer_begin(struct fffs_transfer *self, struct fffs_http_client *client, struct fffs_range *range)
 {
-    *self = (struct fffs_transfer){.client = client, .range = range, .begun = range->place};
+    *self = (struct fffs_transfer){.client = client, .range = range, .begun = range->place, .started = fffs_now()};
     int status = fffs_object_enter(range->object, &self->use);
     if (!status) {
         self->handle = fffs_http_take_transfer(client);
@@ -383,6 +383,11 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     int status = meaning(self->status);
     *final = status != 0 && !lost && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
     return status ? status : -EIO;
+}
+
+bool fffs_transfer_is_alive(const struct fffs_transfer *self)
+{
+    return self->range->place - self->begun > FFFS_SLOWEST * ((fffs_now() - self->started) / FFFS_SECOND + 1);
 }
 
 bool fffs_transfer_succeeded(struct fffs_transfer *self)

@@ -17,7 +17,8 @@ struct fffs_transfer {
     bool in_group;
     struct fffs_object_use use;
     struct fffs_answer answer;
-    int64_t begun; /* range->place when it began */
+    int64_t begun;   /* range->place when it began */
+    int64_t started; /* when that was */
     int64_t dropped, header_bytes;
     int judged; /* 1: the answer is good; 0: not known yet; or -errno */
     long status;
@@ -42,6 +43,9 @@ bool fffs_transfer_succeeded(struct fffs_transfer *self);
 
 /* Returns whether the object has no content: no range of it exists. The answer then has its size. */
 bool fffs_transfer_found_nothing(struct fffs_transfer *self);
+
+/* Returns whether a transfer that is not done brings bytes faster than what is given up as too slow. */
+bool fffs_transfer_is_alive(const struct fffs_transfer *self);
 
 /* Returns the -errno of a transfer that failed with this result of curl; *final: another try cannot succeed. */
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final);
