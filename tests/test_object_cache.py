@@ -113,6 +113,35 @@ def test_the_same_etag_at_another_address_is_another_object(
         assert bytes(reader.read_one(9)) == bytes(len(_record(9)))
 
 
+@pytest.mark.parametrize("differs", ["query", "server"])
+def test_the_index_at_another_address_is_another_index(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
+) -> None:
+    """Of two files of one size and ETag, whose records begin elsewhere and have no checksums."""
+    clear_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setattr(object_server, "etag_of", lambda _: '"64d2-1f40"')
+    sizes = [[30, 10] * 1000, [10, 30] * 1000]
+    with serving() as second:
+        for at, lengths, number in zip((server, second), sizes, (1, 2), strict=True):
+            path = tmp_path / f"part-{number}"
+            with ofrecord.OFRecordWriter(path) as writer:
+                for k, length in enumerate(lengths):
+                    writer.write_one(bytes([k % 251]) * length)
+            at.put("bucket/part-0", path.read_bytes())
+            server.put(f"get?id={number}", path.read_bytes())
+        for at, lengths, number in zip((server, second), sizes, (1, 2), strict=True):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", at.url)
+            url = "s3://bucket/part-0" if differs == "server" else f"{server.url}/get?id={number}"
+            for _ in range(2):
+                with fffs.open(url, format="ofrecord") as reader:
+                    assert [bytes(record) for record in reader] == [
+                        bytes([k % 251]) * length for k, length in enumerate(lengths)
+                    ]
+    assert len(list((tmp_path / "cache/fffs").glob("scan-*"))) == 2
+
+
 @pytest.mark.parametrize(
     "query",
     [

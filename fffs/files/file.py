@@ -45,6 +45,9 @@ class File(Closing, ABC):
     # What identifies the bytes together with the name, also for other processes; empty: nothing does.
     tag: str = ""
 
+    # What tells it from others of the same name and tag: a hash of where it is. Empty: the name does.
+    place: str = ""
+
     # Whether each read waits for another machine, so that it is worth the effort to begin it early.
     is_remote: bool = False
 

@@ -22,7 +22,7 @@ class ReadAhead(File):
 
     def __init__(self, file: File) -> None:
         super().__init__(file.name, file.size)
-        self.mtime_ns, self.tag = file.mtime_ns, file.tag
+        self.mtime_ns, self.tag, self.place = file.mtime_ns, file.tag, file.place
         self._file = file
         self._pool = ThreadPoolExecutor(_EARLY)
         self._blocks: OrderedDict[int, Future[UInt8Array]] = OrderedDict()

@@ -56,6 +56,7 @@ class RemoteFile(File):
         super().__init__(name.name, 0)
         self._object = name
         self._access = Access(name, known[0] if known else None)
+        self.place = place_of(self._access.signed.url)
         self._number = transfer.open_object(self._access.signed.url)
         self.descriptor = transfer.descriptor_of(self._number)
         self._ends = Ends()
@@ -202,7 +203,7 @@ class RemoteFile(File):
         """See ``File``. The settings are those of the moment at which the object was opened."""
         if self._cache is None and self.size and not self._settings.is_off:
             try:
-                version = Version(self.name, self.etag, self.size, place_of(self._access.signed.url))
+                version = Version(self.name, self.etag, self.size, self.place)
                 cache = open_cache(version, self._settings)
                 if not leaves(cache.map, int(lib.FFFS_HTTP_CONNECTIONS)):  # without connections nothing could be read
                     cache.close()

@@ -8,7 +8,7 @@ ignored, and the index is made and stored again. Failures of the cache are never
 A key identifies a file only on a local disk: a mounted image or FUSE file system may reuse a device number, and may
 have any inodes and times. Files on such file systems have no key (``fffs.files.file_systems``), nor have files whose
 change time is a whole second: a kernel sets it to the nanosecond, but programs that make images of ext4 and others set
-it to any second, also to the same one in each image. The key of an object is made of its URL and its ETag.
+it to any second, also to the same one in each image. The key of an object is made of its URL, its server and its ETag.
 
 Environment:
     FFFS_CACHE: ``off``: neither read nor write entries.
@@ -112,10 +112,11 @@ def key_of(file: File) -> Key | None:
 
 
 def _key_of_object(file: File) -> Key:
-    """Return the key of an object: its URL in place of device and inode, and its tag in place of the rest."""
+    """Return the key of an object: its URL and place instead of device and inode, and its tag instead of the rest."""
     with importing:
         import hashlib  # imported late: it takes milliseconds, and files of this machine need no hash
-    device, inode = struct.unpack("<QQ", hashlib.sha256(file.name.encode(errors="surrogateescape")).digest()[:16])
+    where = f"{file.name}\n{file.place}".encode(errors="surrogateescape")
+    device, inode = struct.unpack("<QQ", hashlib.sha256(where).digest()[:16])
     return Key(hashlib.sha256(file.tag.encode()).digest()[:16], device, inode, file.size, 0, 0)
 
 
