@@ -146,6 +146,42 @@ def test_an_answer_without_a_body_is_an_error_at_once(server: ObjectServer, code
     assert time.monotonic() - begin < 5
 
 
+@pytest.mark.parametrize("allows", ["nothing", "no end behind the object"])
+@pytest.mark.parametrize("kind", ["empty", "small"])
+def test_an_object_whose_ranges_are_refused_is_empty_only_if_the_server_says_so(
+    server: ObjectServer, tmp_path: Path, allows: str, kind: str
+) -> None:
+    """As of servers that refuse ranges without saying how much there is."""
+    with tfrecord.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write_one(RECORDS[2])
+    content = (tmp_path / "a.tfrecord").read_bytes() if kind == "small" else b""
+
+    def refuse(request: object_server.Request, answer: object_server.Answer) -> None:
+        if "Range" not in request.headers:
+            answer.status, answer.body, answer.headers = 200, content, {"Content-Length": str(len(content))}
+        elif allows == "nothing" or request.end > len(content):
+            answer.status, answer.body, answer.headers = 416, b"no", {"Content-Length": "2"}
+
+    url, begin = server.put("a.tfrecord", content), time.monotonic()
+    server.always = refuse
+    if kind == "empty":
+        with fffs.open(url) as reader:
+            assert reader.n == 0
+    else:
+        with pytest.raises(ReadError, match=r"a.tfrecord: cannot read: the server does not support reading ranges"):
+            fffs.open(url)
+    assert len(server.requests) == 2
+    assert time.monotonic() - begin < 5
+
+
+def test_a_server_that_refuses_all_ranges_and_all_else_has_no_empty_objects(server: ObjectServer) -> None:
+    url = server.put("a.tfrecord", b"")
+    server.always = status(416, Content_Range="")
+    with pytest.raises(ReadError, match="does not support reading ranges"):
+        fffs.open(url)
+    assert len(server.requests) == 2
+
+
 def test_an_empty_object_is_an_error_not_a_crash(server: ObjectServer) -> None:
     with pytest.raises(FffsError, match="too few"):
         fffs.FileReader(server.put("e.ffr", b""))

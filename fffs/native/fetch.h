@@ -17,6 +17,7 @@ struct fffs_range {
     uint32_t tries;          /* without a new byte */
     int status;              /* -errno of the last of these tries */
     uint32_t offences;       /* answers that were not what was asked for */
+    bool without_range;      /* the server is asked for all: it said neither which bytes there are, nor how many */
     int64_t since;           /* when the first of these tries began; 0: none did */
     int64_t not_before;      /* when the next may begin */
     struct fffs_range *next; /* in the list of those that wait for that */

@@ -23,6 +23,8 @@ enum { HEADERS_MAX = 256 * 1024 };
  * which it must be made: the deadline, or less. */
 enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30, CONNECT_MOST = 10000 };
 
+#define NO_RANGES "the server does not support reading ranges, or none that end behind the object"
+
 /* ---------------------------------------------------------------- settings */
 
 static _Atomic int64_t deadline = 60 * FFFS_SECOND;
@@ -222,7 +224,7 @@ static void set_options(struct fffs_transfer *self)
 
     snprintf(range, sizeof range, "%lld-%lld", (long long)self->range->place, (long long)self->range->end - 1);
     curl->easy_setopt(self->handle, CURL_URL, self->use.url);
-    curl->easy_setopt(self->handle, CURL_RANGE, range);
+    curl->easy_setopt(self->handle, CURL_RANGE, self->range->without_range ? NULL : range);
     curl->easy_setopt(self->handle, CURL_HEADERS, self->headers);
     curl->easy_setopt(self->handle, CURL_PROTOCOLS, protocols);
     /* Without permission for plain http, its hosts are this machine, which a proxy cannot reach. */
@@ -301,6 +303,13 @@ static int meaning(long status)
     }
 }
 
+/* Whether the server refused the first range of an object without saying how much there is. Empty objects are answered so, and
+ * so are all others by servers that know no ranges, or none that end behind the object. */
+static bool is_refused_range(const struct fffs_transfer *self)
+{
+    return self->status == 416 && !self->answer.unsatisfied && self->use.version.size < 0;
+}
+
 /* Whether the server answered with an error, and not with bytes. */
 static bool is_refusal(const struct fffs_transfer *self)
 {
@@ -375,11 +384,21 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     if (result == CURL_OK && !self->judged && !is_refusal(self)) /* without a body */
         self->judged = judge(self);
     if (self->judged == -EPROTO || self->judged == -ESTALE) {
-        *final = self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;
+        bool whole = self->range->without_range && self->status == 200; /* there are bytes, but no ranges of them */
+
+        if (whole)
+            self->why = NO_RANGES;
+        *final = whole || self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;
         return self->judged;
     }
     if (!is_refusal(self))
         return connection_failure(result, final);
+    if (is_refused_range(self)) {
+        *final = self->range->without_range;
+        self->range->without_range = true;
+        self->why = NO_RANGES;
+        return -EPROTO;
+    }
     int status = meaning(self->status);
     *final = status != 0 && !lost && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
     return status ? status : -EIO;
@@ -400,9 +419,9 @@ bool fffs_transfer_found_nothing(struct fffs_transfer *self)
 {
     if (self->use.version.size >= 0)
         return false;
-    /* Some servers know no ranges of nothing, or do not say how much there is. */
+    /* Some servers know no ranges of nothing. */
     bool whole = self->status == 200 && !self->judged && !self->answer.length && !self->answer.encoded;
-    if (!self->begun && (whole || (self->status == 416 && !self->answer.unsatisfied)))
+    if (!self->begun && whole)
         self->answer.version.size = 0;
     return (whole || self->status == 416) && self->answer.version.size == 0;
 }
