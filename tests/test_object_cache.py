@@ -580,3 +580,22 @@ def test_a_mount_whose_credentials_are_lost_and_found(
     server.always = None
     time.sleep(0.3)  # for a quarter of a second, a record that failed fails at once
     subprocess.run(["diff", "-r", str(tmp_path / "src"), str(point)], check=True)
+
+
+def test_several_processes_keep_one_size(server: ObjectServer, tmp_path: Path) -> None:
+    """Each has opened its object before the others have filled the cache."""
+    with fffs.FileWriter(tmp_path / "large.ffr", 300) as writer:
+        for k in range(300):
+            writer.write_one(bytes([k % 256]) * 10_000)
+    for name in "ab":
+        server.put(name, (tmp_path / "large.ffr").read_bytes())
+    cache, size = tmp_path / "cache", 1_000_000
+    code = "import fffs, sys; reader = fffs.open(sys.argv[1], cache=sys.argv[2], cache_size=sys.argv[3])\n"
+    code += "for start in range(0, 300, 20): reader.read(range(start, start + 20))"
+    with fffs.FileReader(f"{server.url}/a", cache=cache, cache_size=str(size)) as reader:
+        reader.read([0])
+        subprocess.run([sys.executable, "-c", code, f"{server.url}/b", cache, str(size)], check=True, timeout=60)
+        time.sleep(0.2)
+        for start in range(0, 300, 20):
+            reader.read(range(start, start + 20))
+        assert sum(path.stat().st_blocks * 512 for path in cache.iterdir()) < 1.2 * size

@@ -20,6 +20,7 @@ from fffs.base.sizes import Budget
 from fffs.base.withblock import Closing
 from fffs.files.dirfd import close
 from fffs.native import lib
+from fffs.objects.cache_count import will_fill
 from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for, usable_space
 
 _kept_free: int | None = None  # by all private caches together: half of what was free for the first
@@ -65,7 +66,9 @@ def open_cache(version: Version, settings: CacheSettings) -> BlockCache:
         return _open_private(version, settings.budget, "its name is too long")
     try:
         with cache_folder(settings, create=True) as folder:
-            return _open_shared(folder, version, settings.budget)
+            cache = _open_shared(folder, version, settings.budget)
+        will_fill(settings)
+        return cache
     except OSError as error:
         why = _explain(settings, error)
         try:

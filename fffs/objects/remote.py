@@ -26,6 +26,7 @@ from fffs.native import engine, ffi, lib
 from fffs.objects import client, transfer
 from fffs.objects.access import Access
 from fffs.objects.block_cache import BlockCache, open_cache
+from fffs.objects.cache_count import count_again
 from fffs.objects.cache_space import Version, place_of
 from fffs.objects.names import ObjectName, parse_url
 from fffs.objects.redacting import redact, secrets_of
@@ -144,6 +145,7 @@ class RemoteFile(File):
     @staticmethod
     def read_batch(requests: npt.NDArray[Any]) -> bool:
         """Read records from caches or stores, and those once more that need a new signature."""
+        count_again()
         numbers = transfer.numbers_of(requests["fd"])
         for number in np.unique(numbers).tolist():
             is_due = (file := _files.get(number)) and file._access.is_due
