@@ -584,6 +584,15 @@ def test_secrets_among_options_are_not_shown() -> None:
         fsspec.filesystem("ffr", fo="r.ffr", target_protocol="faulty", target_options=options)
 
 
+def test_secrets_of_the_configuration_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of FSSPEC_FAULTY_PASSWORD, or a file in ~/.config/fsspec."""
+    monkeypatch.setitem(fsspec.config.conf, "other", {"password": "VERYSECRET", "more": {"api_key": "KEYKEYKEY"}})
+    Faulty.fault.append(RuntimeError("refused VERYSECRET and KEYKEYKEY"))
+    Faulty.files["r.ffr"] = b"x" * 100
+    with pytest.raises(ReadError, match="refused … and …"):
+        fffs.open("faulty://r.ffr")
+
+
 def test_a_replaced_target_is_seen_by_new_instances(packed: Path, tmp_path: Path) -> None:
     _put("memory", "/p.ffr", (packed / "p.ffr").read_bytes())
     assert fsspec.filesystem("ffr", fo="memory://p.ffr").isfile("d3/f10")

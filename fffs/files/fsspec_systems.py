@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fffs.base.importing import importing
@@ -17,6 +18,7 @@ FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in i
 LONGEST: Final = 200  # characters of an exception that a message shows
 
 _BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
+_SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
 
@@ -94,8 +96,27 @@ def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[
 def said_by(error: Exception, secrets: Sequence[str] = ()) -> str:
     """Return an exception as part of a line: without passwords and queries of URLs, and without secrets."""
     text = " ".join(str(error).split())
-    for secret in (*secrets, *proxy_secrets(os.environ)):
+    for secret in (*secrets, *_configured_secrets(), *proxy_secrets(os.environ)):
         text = text.replace(secret, "…")
     text = _QUERY.sub("?…", without_users(text))
     text = "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def secrets_in(options: Any) -> list[str]:
+    """Return the texts of options that are secrets by the names of the options, the longest first."""
+    return sorted(set(_texts(options, False)), key=len, reverse=True)
+
+
+def _configured_secrets() -> list[str]:
+    """Return the secrets of fsspec's configuration: its files, and variables such as FSSPEC_FTP_PASSWORD."""
+    config = sys.modules.get("fsspec.config")
+    return secrets_in(getattr(config, "conf", {}))
+
+
+def _texts(options: Any, is_secret: bool) -> Iterator[str]:
+    if isinstance(options, dict):
+        for name, value in options.items():
+            yield from _texts(value, is_secret or any(word in str(name).lower() for word in _SECRET))
+    elif is_secret and isinstance(options, str) and len(options) >= 4:
+        yield options

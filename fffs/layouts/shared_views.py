@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 from fffs.base.paths import PathLike, named
 from fffs.errors import AccessError, FffsError, SourceNotFoundError
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import import_fsspec
+from fffs.files.fsspec_systems import import_fsspec, secrets_in
 from fffs.formats.sources import expand_sources
 from fffs.layouts.load import load_files, load_source
 from fffs.layouts.view import TreeView
@@ -29,7 +29,6 @@ ASKED: Final = 32  # files that are looked at together
 
 _LOCAL: Final = ("file", "local")
 _OWN: Final = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "http": "http", "https": "https"}
-_SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,9 @@ class OpenSource:
     def load(self) -> TreeView:
         """Open it. Raises as ``load_source`` and ``FsspecFile``."""
         if self.protocol is not None:
-            files = [FsspecFile(self._connect(name), self._shown_of(name), self._secrets()) for name in self.names]
+            files = [
+                FsspecFile(self._connect(name), self._shown_of(name), secrets_in(self.options)) for name in self.names
+            ]
             return load_files(list(files), self.check_data, self.format)
         try:
             return load_source(self.names, self.suffix, self.check_data, self.format)
@@ -107,9 +108,6 @@ class OpenSource:
             return import_fsspec(self.shown).filesystem(self.protocol, **(self.options or {})), path
 
         return connect
-
-    def _secrets(self) -> list[str]:
-        return sorted(set(_texts(self.options, False)), key=len, reverse=True)
 
     def files(self) -> list[str]:
         """Return the files that it consists of now, as far as names alone tell."""
@@ -155,12 +153,3 @@ def _is_outdated(view: TreeView) -> bool:
         return any(file.is_outdated() for file in files)
     with ThreadPoolExecutor(min(ASKED, len(files))) as pool:
         return any(pool.map(lambda file: file.is_outdated(), files))
-
-
-def _texts(options: Any, is_secret: bool) -> Iterator[str]:
-    """Yield the texts of options that are secrets, by the names of the options."""
-    if isinstance(options, dict):
-        for name, value in options.items():
-            yield from _texts(value, is_secret or any(word in str(name).lower() for word in _SECRET))
-    elif is_secret and isinstance(options, str) and len(options) >= 4:
-        yield options
