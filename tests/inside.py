@@ -182,6 +182,7 @@ fffs.objects.azure_sas: sas_query
 fffs.objects.client: SignedUrl list_entries list_objects sign
 fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
 fffs.objects.new_object: NewObject
+fffs.objects.overrides: with_absolute_paths
 fffs.objects.part_sizes: PartSizes WrittenRanges
 fffs.objects.obstore_writes: ObstoreWrites
 fffs.objects.protocol: BrokenProtocolError Guard MAX_JSON read_message write_message

@@ -19,6 +19,7 @@ from object_server import Answer, ObjectServer, Request, serving
 from weed import clear_environment
 
 import fffs
+import fffs.mount
 from fffs.errors import ReadError, UsageError
 
 if not shutil.which("openssl"):
@@ -260,6 +261,17 @@ def test_a_redirection_to_plain_http_is_not_followed(server: ObjectServer, trust
 
 
 # ---------------------------------------------------------------- proxies
+
+
+@pytest.mark.fuse
+@pytest.mark.usefixtures("trust")
+def test_a_mount_finds_the_files_of_relative_paths(
+    server: ObjectServer, content: bytes, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(good.parent)
+    monkeypatch.setenv("SSL_CERT_FILE", good.name)
+    with fffs.mount.mounted(server.put("r.ffr", content)) as folder:
+        assert [path.read_bytes() for path in sorted(Path(folder).iterdir())] == RECORDS
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from inside import Budget, cache_settings, caching, parse_budget, parse_options, parse_size
+from inside import Budget, cache_settings, caching, parse_budget, parse_options, parse_size, with_absolute_paths
 from mounting import Mounts, run_fffs
 from object_server import ObjectServer
 from weed import Weed, cloud, weed  # noqa: F401
@@ -258,6 +258,29 @@ def test_a_relative_folder_in_the_environment_is_one_of_who_mounts(
     monkeypatch.setenv("FFFS_CACHE", "relative")
     (mounts(url) / "d1/f1").read_bytes()  # type: ignore[arg-type]
     assert filled(tmp_path / "relative")
+
+
+def test_paths_in_the_environment_of_a_daemon_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "AWS_CA_BUNDLE": "ca.crt",
+        "AWS_CONFIG_FILE": "~/config",
+        "AWS_SHARED_CREDENTIALS_FILE": "./sub/../cred",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/etc/g.json",
+        "SSL_CERT_DIR": "a:/b",
+        "SSL_CERT_FILE": "",
+        "AWS_PROFILE": "some/name",
+    }
+    assert with_absolute_paths(given) == {
+        **given,
+        "AWS_CA_BUNDLE": f"{tmp_path}/ca.crt",
+        "AWS_SHARED_CREDENTIALS_FILE": f"{tmp_path}/sub/../cred",
+        "SSL_CERT_DIR": f"{tmp_path}/a:/b",
+    }
+    (tmp_path / "lost").mkdir()
+    monkeypatch.chdir(tmp_path / "lost")
+    (tmp_path / "lost").rmdir()
+    assert with_absolute_paths(given) == given
 
 
 @pytest.mark.fuse

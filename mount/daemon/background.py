@@ -22,6 +22,7 @@ from fffs.base.importing import importing
 from fffs.base.jobs import Progress
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
+from fffs.objects.overrides import with_absolute_paths
 
 # Seconds that a daemon that cannot mount has for ending itself, and then the kernel for ending it.
 END_SECONDS = 10.0
@@ -193,11 +194,14 @@ def _start_owned(command: list[str], fds: Sequence[int], environment: dict[str, 
 
 
 def _environment(job: Job) -> dict[str, str]:
-    """Return an environment in which the daemon imports the same modules as this process, whatever its folder."""
+    """Return an environment in which the daemon imports the same modules as this process, whatever its folder, and
+    finds the same files.
+    """
     path = [os.path.abspath(entry) for entry in sys.path if entry]
     # Without this, numpy would start a thread for each processor, and end the daemon where it may not.
     threads = {"OPENBLAS_NUM_THREADS": "1"}
-    return {**threads, **os.environ, **job.environment, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+    inherited = {**with_absolute_paths(os.environ), **job.environment}
+    return {**threads, **inherited, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
 
 def _how(code: int) -> str:
