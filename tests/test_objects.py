@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import pickle
 import random
@@ -20,9 +21,10 @@ import numpy as np
 import object_server
 import pytest
 from engine_model import fault
-from inside import SignedUrl, lib, load_source, object_access, object_remote, verify
+from inside import SignedUrl, ffi, lib, load_source, object_access, object_remote, verify
 from mounting import wait_until
 from object_server import ObjectServer, dripping, flip, good, header, late, reset_after, serving, status
+from weed import clear_environment
 
 import fffs
 from fffs import ofrecord, tfrecord
@@ -231,6 +233,45 @@ def test_a_server_that_wants_a_longer_pause_than_the_deadline_is_asked_again(
         with pytest.raises(ReadError, match="503"):
             reader.read([4])
         assert 0.9 < time.monotonic() - begin < 5
+
+
+HEAD = 'HTTP/1.1 206 x\nContent-Encoding: gzip\nContent-Range: bytes 0-9/100\nETag: "a"\nContent-Length: 10\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "good"),
+    [
+        (HEAD, 206, True),
+        (HEAD.replace("gzip", "aws-chunked,gzip"), 206, True),
+        (HEAD.replace("Content-Length: 10\n", ""), 206, False),  # it was compressed when it was sent
+        (HEAD.replace("Content-Length: 10", "Content-Length: 7"), 206, False),
+        (HEAD.replace('"a"', 'W/"a"'), 206, False),
+        (HEAD.replace('ETag: "a"\n', ""), 206, False),
+        (HEAD.replace("0-9/100", "0-9/*"), 206, False),
+        (HEAD.replace("Content-Range: bytes 0-9/100\n", ""), 206, False),
+        (HEAD.replace("Content-Range: bytes 0-9/100\n", ""), 200, False),
+    ],
+)
+@pytest.mark.parametrize(("etag", "size"), [("", -1), ('"a"', 100)])
+def test_an_encoding_that_was_stored_with_the_bytes(lines: str, code: int, good: bool, etag: str, size: int) -> None:
+    told = ffi.new("int64_t *")
+    for stored in (True, False):
+        found = lib.fffs_answer_test(lines.encode(), code, etag.encode(), b"", size, stored, 0, 10, told)
+        assert found == (0 if good and stored else -errno.EPROTO)
+
+
+def test_an_object_of_s3_with_an_encoding_is_read_as_it_is_stored(
+    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clear_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    url = server.put("b/r.ffr", records_file)
+    server.always = header("Content-Encoding", "gzip")
+    with fffs.FileReader("s3://b/r.ffr") as reader:
+        assert _same(reader.read([5, 4]), [5, 4])
+    with pytest.raises(ReadError, match="the server changed the encoding of the bytes"):
+        fffs.FileReader(url)
 
 
 def test_another_etag_is_a_change(server: ObjectServer, records_file: bytes) -> None:

@@ -147,6 +147,10 @@ void fffs_object_close(int32_t number);
 /* Sets the version that all answers must be of. "" and -1: unknown. Returns 0; -EBADF: closed; or -EINVAL: too long. */
 int fffs_object_expect(int32_t number, const char *etag, const char *modified, int64_t size);
 
+/* Says that a store has the object, not a web server: what it calls the encoding of an object is a word that was stored with its
+ * bytes, and no proxy compresses parts of them. Returns 0 or -EBADF. */
+int fffs_object_set_stored(int32_t number);
+
 /* Replaces the URL, for requests that begin later. Returns 0, -EBADF or -ENOMEM. */
 int fffs_object_set_url(int32_t number, const char *url);
 
@@ -224,10 +228,10 @@ void fffs_remote_prefetch(const fffs_request *requests, size_t count);
 /* Returns how many batches in advance are useful, 1 to 4: the number grows when a batch was not there in time. */
 int32_t fffs_remote_depth(void);
 
-/* Reads a header line into an answer, and judges it, for tests. lines: each ends with a line feed. Returns as
+/* Reads header lines into an answer, and judges it, for tests. lines: each ends with a line feed. Returns as
  * fffs_answer_judge in http_answer.h. */
 int fffs_answer_test(const char *lines, int32_t status, const char *etag, const char *modified, int64_t size,
-                     int64_t start, int64_t end, int64_t *size_told);
+                     int32_t stored, int64_t start, int64_t end, int64_t *size_told);
 
 /* ---------------------------------------------------------------- injected faults (fault.c) */
 

@@ -20,8 +20,8 @@ struct fffs_answer {
 void fffs_answer_line(struct fffs_answer *answer, const char *line, size_t length);
 
 /* Whether an answer with this status has the bytes from start to end, of the version that is expected, whose size may be
- * unknown: then the object may end earlier. Returns 0; -ESTALE: another version; or -EPROTO with *why, a constant string. */
-int fffs_answer_judge(const struct fffs_answer *answer, long status, const struct fffs_version *expected,
+ * unknown: then the object may end earlier. stored: see fffs_object_set_stored. Returns 0; -ESTALE: another version; or -EPROTO with *why, a constant string. */
+int fffs_answer_judge(const struct fffs_answer *answer, long status, const struct fffs_version *expected, bool stored,
                       int64_t start, int64_t end, const char **why);
 
 #endif

@@ -17,6 +17,7 @@ struct object {
     char *url;
     char *redirection; /* where the URL led to, or NULL */
     bool redirects;    /* the URL led elsewhere at least once */
+    bool stored;       /* see fffs_object_set_stored */
     struct fffs_version version;
     fffs_object_state state;
     struct fffs_object_cache *cache; /* or NULL */
@@ -177,6 +178,16 @@ int fffs_object_set_url(int32_t number, const char *url)
     return object ? 0 : -EBADF;
 }
 
+int fffs_object_set_stored(int32_t number)
+{
+    pthread_mutex_lock(&lock);
+    struct object *object = find(number);
+    if (object)
+        object->stored = true;
+    pthread_mutex_unlock(&lock);
+    return object ? 0 : -EBADF;
+}
+
 int fffs_object_set_renewable(int32_t number)
 {
     pthread_mutex_lock(&lock);
@@ -226,6 +237,7 @@ int fffs_object_enter(int32_t number, struct fffs_object_use *use)
     if (object) {
         use->version = object->version;
         use->redirected = object->redirection;
+        use->stored = object->stored;
         use->follow = !object->redirection && (object->redirects || object->version.size < 0);
     }
     pthread_mutex_unlock(&lock);

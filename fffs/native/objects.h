@@ -16,6 +16,7 @@ struct fffs_object_use {
     char *url;
     bool redirected; /* url is where redirections led to, not the object's own address */
     bool follow;     /* redirections are expected */
+    bool stored;     /* see fffs_object_set_stored */
     struct fffs_version version;
 };
 

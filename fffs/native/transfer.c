@@ -81,8 +81,8 @@ static int judge(struct fffs_transfer *self)
     curl->easy_getinfo(self->handle, CURL_GET_STATUS, &self->status);
     if (self->status != 200 && self->status != 206)
         return -EIO;
-    int status =
-        fffs_answer_judge(&self->answer, self->status, &self->use.version, range->place, range->end, &self->why);
+    int status = fffs_answer_judge(&self->answer, self->status, &self->use.version, self->use.stored, range->place,
+                                   range->end, &self->why);
     if (status)
         return status;
     if (self->use.follow) {

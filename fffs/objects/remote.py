@@ -58,7 +58,7 @@ class RemoteFile(File):
         self._object = name
         self._access = Access(name, known[0] if known else None)
         self.place = place_of(self._access.signed.url)
-        self._number = transfer.open_object(self._access.signed.url)
+        self._number = transfer.open_object(self._access.signed.url, not name.is_web)
         self.descriptor = transfer.descriptor_of(self._number)
         self._ends = Ends()
         self._cache: BlockCache | None = None

@@ -59,11 +59,17 @@ class State:
     text: str
 
 
-def open_object(url: str) -> int:
-    """Make an object of an URL, which is never shown, and return its number. Raises EngineError, UsageError."""
+def open_object(url: str, stored: bool) -> int:
+    """Make an object of an URL, which is never shown, and return its number. Raises EngineError, UsageError.
+
+    stored: whether a store has it, not a web server; see ``fffs_object_set_stored``.
+    """
     _configure()
     proxy_of(urllib.parse.urlsplit(url), os.environ)  # libcurl repeats what it does not understand
-    return _checked(int(lib.fffs_object_open(url.encode("utf-8", "surrogateescape"))))
+    number = _checked(int(lib.fffs_object_open(url.encode("utf-8", "surrogateescape"))))
+    if stored:
+        lib.fffs_object_set_stored(number)
+    return number
 
 
 def close_object(number: int) -> None:
