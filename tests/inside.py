@@ -55,6 +55,7 @@ fffs.base.importing
 fffs.base.long_reads
 fffs.objects.aws_profile
 fffs.objects.access=object_access
+fffs.objects.http_settings
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.part_sender

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from connect_proxy import ConnectProxy, proxying
-from inside import Sender, aws_profile, ffi, list_objects, object_client, object_transfer, parse_url
+from inside import Sender, aws_profile, ffi, http_settings, list_objects, object_client, parse_url
+from mounting import wait_until
 from object_server import Answer, ObjectServer, Request, serving
 from weed import clear_environment
 
@@ -131,16 +133,16 @@ def test_the_certificates_of_a_profile_replace_none(
 
 def test_a_libcurl_that_takes_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_CA_BUNDLE is in place of SSL_CERT_FILE there, and that in place of the file of a profile."""
-    monkeypatch.setattr(object_transfer, "lib", SimpleNamespace(fffs_http_adds_usual=lambda: 0))
+    monkeypatch.setattr(http_settings, "lib", SimpleNamespace(fffs_http_adds_usual=lambda: 0))
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     nothing = ffi.NULL
-    assert object_transfer._authorities("usual", "folder", "profile") == (b"usual", b"folder", False)
-    assert object_transfer._authorities(None, None, "profile") == (b"profile", nothing, False)
-    assert object_transfer._authorities(None, None, None) == (nothing, nothing, False)
+    assert http_settings._authorities("usual", "folder", "profile") == (b"usual", b"folder", False)
+    assert http_settings._authorities(None, None, "profile") == (b"profile", nothing, False)
+    assert http_settings._authorities(None, None, None) == (nothing, nothing, False)
     monkeypatch.setenv("AWS_CA_BUNDLE", "named")
     for adds in (0, 1):
-        monkeypatch.setattr(object_transfer.lib, "fffs_http_adds_usual", lambda adds=adds: adds)
-        assert object_transfer._authorities("usual", None, "named") == (b"named", nothing, False)
+        monkeypatch.setattr(http_settings.lib, "fffs_http_adds_usual", lambda adds=adds: adds)
+        assert http_settings._authorities("usual", None, "named") == (b"named", nothing, False)
 
 
 def _signed(folder: Path, *options: str) -> tuple[Path, Path]:
@@ -261,6 +263,59 @@ def test_a_redirection_to_plain_http_is_not_followed(server: ObjectServer, trust
 
 
 # ---------------------------------------------------------------- proxies
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file of settings of AWS, in which a test names certificates."""
+    for name in ("SSL_CERT_FILE", "AWS_CA_BUNDLE", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def name_certificates(profile: Path, path: Path) -> None:
+    profile.write_text(f"[default]\nca_bundle = {path}\n")
+
+
+def test_certificates_that_are_named_later_are_trusted_by_open_readers(
+    server: ObjectServer, content: bytes, good: Path, profile: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = server.put("r.ffr", content)
+    name_certificates(profile, good)
+    with fffs.FileReader(url, cache="off") as reader:
+        name_certificates(profile, _certificate(tmp_path, "localhost", *GOOD))
+        monkeypatch.setattr(http_settings, "_looked", 0.0)
+        with pytest.raises(ReadError, match="certificate is not accepted"):
+            reader.read([4])
+        name_certificates(profile, good)
+        monkeypatch.setattr(http_settings, "_looked", 0.0)
+        assert bytes(reader.read([4])[0]) == RECORDS[4]
+
+
+@pytest.mark.fuse
+def test_certificates_that_are_named_later_are_trusted_by_mounts(
+    server: ObjectServer, good: Path, profile: Path, tmp_path: Path
+) -> None:
+    with fffs.FileWriter(tmp_path / "r.ffr", 300) as writer:
+        for _ in range(300):
+            writer.write_one(bytes(40_000))
+    url: Any = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    name_certificates(profile, good)
+    with fffs.mount.mounted(url, cache="off") as folder:
+        name_certificates(profile, _certificate(tmp_path, "localhost", *GOOD))
+        # The kernel keeps what was read, and a reader what is near the ends.
+        paths = sorted(Path(folder).iterdir())[50:-50]
+        wait_until(lambda: not _can_read(paths.pop()))
+        name_certificates(profile, good)
+        wait_until(lambda: _can_read(paths[0]))
+
+
+def _can_read(path: Path) -> bool:
+    try:
+        return path.read_bytes() != b""
+    except OSError:
+        return False
 
 
 @pytest.mark.fuse

@@ -22,10 +22,10 @@ from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 from fffs.objects.aws_profile import profile_stamps
 from fffs.objects.connection import ConnectionLostError, StoreConnection
 from fffs.objects.describing import CHECK
+from fffs.objects.http_settings import deadline
 from fffs.objects.names import ObjectName, require_object
 from fffs.objects.protocol import Message
 from fffs.objects.redacting import redact, secrets_of
-from fffs.objects.transfer import deadline
 
 LONGEST: Final = 7 * 24 * 3600
 """The most seconds for which a URL can be signed."""

@@ -18,10 +18,10 @@ from fffs.errors import FffsError, WriteError
 from fffs.files.pages import free, mapped
 from fffs.objects.client import access_error, ask_upload
 from fffs.objects.describing import is_denied
+from fffs.objects.http_settings import deadline
 from fffs.objects.names import ObjectName
 from fffs.objects.protocol import Condition, Guard
 from fffs.objects.redacting import redact, secrets_of
-from fffs.objects.transfer import deadline
 from fffs.objects.unfinished import Note
 
 THREADS: Final = 4

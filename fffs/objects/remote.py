@@ -262,7 +262,8 @@ class RemoteFile(File):
             advice = "check the credentials, the rights of the object, and the machine's clock"
             return AccessError(str(self._access.refusal or f"{self.name}: no access: {said}; {advice}"))
         if status == errno.EKEYREJECTED:
-            return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set SSL_CERT_FILE")
+            name = "AWS_CA_BUNDLE" if os.environ.get("AWS_CA_BUNDLE") else "SSL_CERT_FILE"  # the first one wins
+            return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set {name}")
         if status in (errno.ENODATA, errno.EBADMSG, errno.ENOMEM, errno.ECANCELED):
             return ReadError(status, self.name, detail)
         return _RemoteError(status, f"{what}{said or os.strerror(status)}")

@@ -1,20 +1,11 @@
 """Reads batches of ranges of objects: the Python interface of ``native/remote.c``.
 
 All functions may be called from any thread, and after a fork in parent and child. libcurl is loaded at the first call.
-
-Environment:
-    FFFS_DEADLINE: seconds for which a request may fail before its error is raised. Default: 60.
-    FFFS_CONNECTIONS: the most connections of a batch. Default: 64, at most 256.
-    AWS_ALLOW_HTTP: ``true``: redirections from http may lead to http.
-    SSL_CERT_FILE, SSL_CERT_DIR: a file and a folder with the certificates of authorities that are trusted, in place of
-        the usual ones.
-    AWS_CA_BUNDLE: a file in place of SSL_CERT_FILE. A file that a profile of AWS names is used besides.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import threading
 import urllib.parse
@@ -25,14 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.stopping import current_flag
-from fffs.errors import EngineError, UsageError
+from fffs.errors import EngineError
 from fffs.native import ffi, lib
-from fffs.objects.aws_profile import certificates_file
-from fffs.objects.names import is_true
+from fffs.objects.http_settings import follow_settings
 from fffs.objects.proxies import proxy_of
-
-DEADLINE: Final = 60.0
-CONNECTIONS: Final = 64
 
 _SLICE: Final = 0.1  # seconds between two checks for Ctrl-C
 _REQUESTS: Final = ffi.typeof("fffs_request[]")
@@ -64,7 +51,7 @@ def open_object(url: str, stored: bool) -> int:
 
     stored: whether a store has it, not a web server; see ``fffs_object_set_stored``.
     """
-    _configure()
+    follow_settings(at_once=True)
     proxy_of(urllib.parse.urlsplit(url), os.environ)  # libcurl repeats what it does not understand
     number = _checked(int(lib.fffs_object_open(url.encode("utf-8", "surrogateescape"))))
     if stored:
@@ -162,8 +149,10 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
     Raises:
         MemoryError: memory is not sufficient.
         EngineError: libcurl is not installed.
+        UsageError: a setting was changed to one that is wrong.
 
     """
+    follow_settings()
     view = ffi.from_buffer(_REQUESTS, requests, True)
     if threading.current_thread() is not threading.main_thread() or lib.fffs_remote_is_hot(view, len(view), False):
         flag = current_flag()
@@ -234,6 +223,7 @@ class _Reading:
 
 def prefetch(requests: npt.NDArray[Any]) -> None:
     """Start to read records that ``read_batch`` will be asked for, and return at once; see ``fffs_remote_prefetch``."""
+    follow_settings()
     view = ffi.from_buffer(_REQUESTS, requests)
     lib.fffs_remote_prefetch(view, len(view))
 
@@ -253,51 +243,3 @@ def _checked(status: int) -> int:
     if status < 0:
         raise EngineError(f"cannot read an object: {os.strerror(-status)}")
     return status
-
-
-# ---------------------------------------------------------------- settings
-
-_NAMES: Final = ("FFFS_DEADLINE", "FFFS_CONNECTIONS", "AWS_ALLOW_HTTP", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_configured: tuple[str | None, ...] | None = None
-
-
-def _configure() -> None:
-    """Pass the environment on, if it changed. Raises UsageError."""
-    global _configured
-    values = (*(os.environ.get(name) for name in _NAMES), certificates_file(os.environ))
-    if values == _configured:
-        return
-    deadline, connections, plain, file, folder, bundle = values
-    status = lib.fffs_http_configure(
-        _number("FFFS_DEADLINE", deadline, DEADLINE, 1, 86400),
-        int(_number("FFFS_CONNECTIONS", connections, CONNECTIONS, 1, lib.FFFS_HTTP_CONNECTIONS)),
-        is_true(plain),
-        *_authorities(file, folder, bundle),
-    )
-    _checked(status)
-    _configured = values
-
-
-def _authorities(file: str | None, folder: str | None, bundle: str | None) -> tuple[Any, Any, bool]:
-    """Return the file and folder of authorities for libcurl, and whether it is to add the usual ones to them."""
-    named = os.environ.get("AWS_CA_BUNDLE")  # replaces them: to read them takes 40 ms for each connection
-    adds = bool(bundle and not named and lib.fffs_http_adds_usual())
-    file = bundle if adds else named or file or bundle
-    return os.fsencode(file) if file else ffi.NULL, os.fsencode(folder) if folder else ffi.NULL, adds
-
-
-def deadline() -> float:
-    """Return FFFS_DEADLINE. Raises UsageError."""
-    return _number("FFFS_DEADLINE", os.environ.get("FFFS_DEADLINE"), DEADLINE, 1, 86400)
-
-
-def _number(name: str, value: str | None, default: float, least: float, most: float) -> float:
-    if not value:
-        return default
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise UsageError(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
-    return number

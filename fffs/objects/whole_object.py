@@ -11,11 +11,11 @@ import numpy as np
 
 from fffs.errors import SourceChangedError, SourceNotFoundError, WriteError
 from fffs.objects.client import ask_upload
+from fffs.objects.http_settings import deadline
 from fffs.objects.names import ObjectName
 from fffs.objects.part_sender import digest, refusal
 from fffs.objects.protocol import NONE_THERE, Condition, Guard
 from fffs.objects.remote import RemoteFile
-from fffs.objects.transfer import deadline
 
 _TRIES: Final = 3
 

@@ -10,10 +10,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from fffs.base.descriptors import describe, describe_shortage
+from fffs.base.importing import importing
 from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
@@ -232,13 +233,22 @@ class _Session:
             await self._stop()
 
     async def _renew_access(self) -> None:
-        """Renew what gives access to objects, before it expires, or when native threads wait because it was refused."""
-        files = [file.file for file in self._view.store.files if file.file.access_expires < math.inf]
+        """Renew what gives access to objects, before it expires, or when native threads wait because it was refused.
+
+        Looks at the settings of requests, too, which native threads cannot do.
+        """
+        remote = [file.file for file in self._view.store.files if file.file.is_remote]
+        files = [file for file in remote if file.access_expires < math.inf]
         not_before = dict.fromkeys(files, 0.0)
         for file in files:
             file.await_access()
-        while files:
+        if remote:
+            with importing:
+                from fffs.objects.http_settings import follow_settings
+        while remote:
             await trio.sleep(REFUSED)
+            with suppress(FffsError):
+                await in_thread(follow_settings)
             now = time.monotonic()
             for file in files:
                 refused = file.access_refused
