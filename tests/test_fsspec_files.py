@@ -26,6 +26,7 @@ from fffs import ofrecord, tfrecord
 from fffs.errors import (
     AccessError,
     ChecksumError,
+    MetadataError,
     MountError,
     ReadError,
     SourceChangedError,
@@ -184,6 +185,35 @@ def test_every_format_and_the_files_beside_it(tmp_path: Path) -> None:
         _put("memory", f"/d/{path.name}", path.read_bytes())
     with fffs.FileReader("memory://d/b.bag") as reader:
         assert _same(reader.read(range(len(RECORDS))), list(range(len(RECORDS))))
+
+
+def test_checksums_that_a_store_hides_and_pages_in_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As s3fs without the right to list, and the HTTP file system of fsspec with servers that answer with a page."""
+    with ofrecord.OFRecordWriter(tmp_path / "part-0", allow_empty=True) as writer:
+        for record in RECORDS:
+            writer.write_one(record)
+    url = _put("faulty", "f/part-0", (tmp_path / "part-0").read_bytes())
+    know = Faulty._info
+
+    async def hide(self: Faulty, path: str, **kwargs: Any) -> dict[str, Any]:
+        if path not in self.files:
+            raise PermissionError("Forbidden")
+        return await know(self, path, **kwargs)
+
+    monkeypatch.setattr(Faulty, "_info", hide)
+    with pytest.raises(AccessError, match=r"part-0.fffs-crc: no access"):
+        fffs.open(url, format="ofrecord")
+    monkeypatch.setattr(Faulty, "protocol", ("s3", "faulty"))
+    with fffs.open(url, format="ofrecord") as reader:
+        assert _same(reader.read(range(reader.n)), list(range(reader.n)))
+    with pytest.raises(AccessError):
+        fffs.open("faulty://f/part-1", format="ofrecord")
+    _put("faulty", "f/part-0.fffs-crc", b"<html>Log in</html>")
+    with pytest.raises(MetadataError, match="does not match"):
+        fffs.open(url, format="ofrecord")
+    monkeypatch.setattr(Faulty, "protocol", ("https", "faulty"))
+    with fffs.open(url, format="ofrecord") as reader:
+        assert _same(reader.read(range(reader.n)), list(range(reader.n)))
 
 
 def test_a_list_and_a_folder_of_parts(records_file: bytes) -> None:

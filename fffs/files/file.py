@@ -48,6 +48,9 @@ class File(Closing, ABC):
     # What tells it from others of the same name and tag: a hash of where it is. Empty: the name does.
     place: str = ""
 
+    # Whether what ``open_beside`` opens may be a page of a web server, in place of the answer that there is none.
+    answers_with_pages: bool = False
+
     # Whether each read waits for another machine, so that it is worth the effort to begin it early.
     is_remote: bool = False
 

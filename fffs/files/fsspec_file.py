@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fffs.base.times import nearest_time
-from fffs.errors import FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
+from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
 from fffs.files.fsspec_info import kind_of, size_of, time_of, version_of
-from fffs.files.fsspec_systems import FOLDER, connect, failure_of, said_by
+from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, connect, failure_of, protocols_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
 
@@ -59,6 +59,7 @@ class FsspecFile(File):
             info = self._info()
         if info.get("type") == "directory":
             raise UsageError(f"{name}: {FOLDER}")
+        self.answers_with_pages = not self._protocols().isdisjoint(WEB)
         self.size = size_of(info, name)
         self._version = version_of(info)
         self.mtime_ns = nearest_time(time_of(info))
@@ -81,6 +82,9 @@ class FsspecFile(File):
             options = {} if fs.async_impl else {"cache_type": "none"}
             system = self._systems.setdefault(process, _System(fs, path, threading.Lock(), options))
         return system
+
+    def _protocols(self) -> set[str]:
+        return protocols_of(self._system().fs)
 
     def _held(self, system: _System) -> contextlib.AbstractContextManager[Any]:
         held: contextlib.AbstractContextManager[Any] = system.lock
@@ -222,6 +226,10 @@ class FsspecFile(File):
         try:
             return FsspecFile(lambda: self._connect_beside(find), path, self._secrets)
         except (SourceNotFoundError, UsageError):
+            return None
+        except AccessError:
+            if self._protocols().isdisjoint(HIDING):
+                raise
             return None
 
     def _connect_beside(self, find: Callable[[str], str]) -> tuple[Any, str]:

@@ -17,6 +17,12 @@ FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in i
 
 LONGEST: Final = 200  # characters of an exception that a message shows
 
+WEB: Final = frozenset({"http", "https"})
+"""Protocols whose servers may answer with a page in place of a file that does not exist."""
+
+HIDING: Final = frozenset({*WEB, "s3", "s3a", "gs", "gcs"})
+"""Protocols whose servers may refuse access to a file that does not exist: to those that may not list a folder."""
+
 _BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
@@ -54,6 +60,17 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None
     return found
+
+
+def protocols_of(fs: Any) -> set[str]:
+    """Return the names of a file system's protocol. Of one that keeps copies of another's files, those of the other."""
+    for _ in range(8):
+        within = getattr(fs, "fs", None)
+        if within is None:
+            break
+        fs = within
+    found = getattr(fs, "protocol", ())
+    return {found} if isinstance(found, str) else {str(name) for name in found or ()}
 
 
 def no_block_cache(name: str) -> UsageError:

@@ -100,16 +100,44 @@ def load(file: File, layout: str | None = None) -> tuple[RecordIndex, str]:
         raise UsageError(f"{path}: there is no layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
     if layout in (None, "v3"):
         for name in sidecars(path):
-            if (table := file.open_beside(name)) is not None:
+            if (table := _open_table(file, name)) is not None:
                 with table, _unreplaced(file, table):
                     return load_with_table(file, table), "v3"
     if layout == "v3":
-        raise MetadataError(f"{path}: the file with its table is missing; copy {' or '.join(sidecars(path))}, too")
+        hidden = ", or may not be read" if file.is_remote else ""
+        raise MetadataError(
+            f"{path}: the file with its table is missing{hidden}; copy {' or '.join(sidecars(path))}, too"
+        )
     if layout is not None:
         return _load_tail(file, layout), layout
-    with _unreplaced(file):
+    with _unreplaced(file), _told_of_tables(file):
         layout = tail_layout(file)
         return _load_tail(file, layout), layout
+
+
+def _open_table(file: File, name: str) -> File | None:
+    """Open a file with the table of a Bag. None if there is none, or a page of a web server in its place."""
+    table = file.open_beside(name)
+    if table is None or not file.answers_with_pages:
+        return table
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(table)
+        head = table.read_bytes(0, OFFSET.size, "the table")
+        if OFFSET.unpack(head)[0] <= file.size if len(head) == OFFSET.size else not file.size:
+            stack.pop_all()
+            return table
+    return None
+
+
+@contextlib.contextmanager
+def _told_of_tables(file: File) -> Iterator[None]:
+    """Have the error of a Bag in a store without a table name the files that may have it: a store may hide them."""
+    try:
+        yield
+    except MetadataError as error:
+        if not file.is_remote:
+            raise
+        raise MetadataError(f"{error}; {' and '.join(sidecars(file.name))} do not exist, or may not be read") from None
 
 
 @contextlib.contextmanager
@@ -125,7 +153,7 @@ def _unreplaced(file: File, table: File | None = None) -> Iterator[None]:
         yield
     except FormatError as raised:
         error = raised
-    tables = [table] if table else [found for name in sidecars(file.name) if (found := file.open_beside(name))]
+    tables = [table] if table else [found for name in sidecars(file.name) if (found := _open_table(file, name))]
     for found in tables if table is None else ():
         found.close()
     if not file.is_named() or (not table.is_named() if table else tables):

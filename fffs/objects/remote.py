@@ -23,7 +23,7 @@ from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, S
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array
 from fffs.native import engine, ffi, lib
-from fffs.objects import client, transfer
+from fffs.objects import beside, client, transfer
 from fffs.objects.access import Access
 from fffs.objects.block_cache import BlockCache, open_cache
 from fffs.objects.cache_count import count_again
@@ -63,6 +63,7 @@ class RemoteFile(File):
         self._ends = Ends()
         self._cache: BlockCache | None = None
         self._settings = cache_settings()
+        self.answers_with_pages = name.is_web
         _files[self._number] = self
         try:
             self._ends.head = self._expect(known[1], known[2]) if known else self._begin()
@@ -235,8 +236,10 @@ class RemoteFile(File):
             return None
         try:
             return RemoteFile.open(path)
-        except SourceNotFoundError:
-            return None
+        except FffsError as error:
+            if beside.means_none(error, self._object.is_web):
+                return None
+            raise
 
     def is_outdated(self) -> bool:
         """See ``File``. False if the store does not answer."""
@@ -253,14 +256,17 @@ class RemoteFile(File):
     def failure(self, status: int, detail: str = "") -> Exception:
         """See ``File.failure``."""
         what = f"{self.name}: cannot read{f' ({detail})' if detail else ''}: "
-        said = _said(transfer.state_of(self._number)) if self.descriptor != -1 else ""
+        state = transfer.state_of(self._number) if self.descriptor != -1 else None
+        said = _said(state) if state else ""
         if status == errno.ESTALE:
             return SourceChangedError(f"{self.name}: the object was replaced while it was open; open it again")
         if status == errno.ENOENT:
             return SourceNotFoundError(f"{self.name}: there is no such object")
         if status == errno.EACCES:
             advice = "check the credentials, the rights of the object, and the machine's clock"
-            return AccessError(str(self._access.refusal or f"{self.name}: no access: {said}; {advice}"))
+            is_hidden = state and not self._access.refusal and beside.is_hidden(state)
+            kind = beside.HiddenError if is_hidden else AccessError
+            return kind(str(self._access.refusal or f"{self.name}: no access: {said}; {advice}"))
         if status == errno.EKEYREJECTED:
             name = "AWS_CA_BUNDLE" if os.environ.get("AWS_CA_BUNDLE") else "SSL_CERT_FILE"  # the first one wins
             return _RemoteError(status, f"{what}the server's certificate is not accepted: {said}; set {name}")

@@ -66,6 +66,8 @@ def _find(file: File, index: RecordIndex) -> RecordIndex:
     if sidecar is None:
         return index
     with sidecar:
+        if file.answers_with_pages and sidecar.read_bytes(0, len(MAGIC)) != MAGIC:
+            return index
         checksums = _load(sidecar, index)
     return replace(index, checksums=checksums, check=CHECK_CRC32).validate()
 

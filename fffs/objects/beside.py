@@ -1,0 +1,37 @@
+"""Objects that belong to another one and may not exist, as its checksums: which failures mean that there is none."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+from fffs.errors import AccessError, FffsError, SourceNotFoundError
+from fffs.objects.transfer import State
+
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>", re.IGNORECASE)
+_FORBIDDEN: Final = 403
+_NO_RANGES: Final = "does not support reading ranges"
+
+
+class HiddenError(AccessError):
+    """A store refuses access, perhaps because there is no such object.
+
+    S3 and others answer so for each key that does not exist, if the credentials do not include the right to list.
+    """
+
+
+def is_hidden(state: State) -> bool:
+    """Whether the last failure is one of these, and not one of a signature, a clock or an account."""
+    code = _CODE.search(state.text)
+    return state.status == _FORBIDDEN and (code is None or code[1] == "AccessDenied")
+
+
+def means_none(error: FffsError, is_web: bool) -> bool:
+    """Whether the failure to open an object that nobody named means that there is none.
+
+    is_web: of a web server. Some of these answer with a page, for which they know no ranges.
+    """
+    if isinstance(error, (SourceNotFoundError, HiddenError)):
+        return True
+    return is_web and getattr(error, "errno", None) == errno.EPROTO and _NO_RANGES in str(error)
