@@ -539,10 +539,12 @@ def test_requests_are_repeated(server: ObjectServer, tmp_path: Path, state: Path
 
 
 @pytest.mark.parametrize("size", [100, 9 * MIB])
+@pytest.mark.parametrize("allowed", ["", "true"])
 def test_this_machine_is_not_written_to_through_a_proxy(
-    server: ObjectServer, state: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    server: ObjectServer, state: Path, monkeypatch: pytest.MonkeyPatch, size: int, allowed: str
 ) -> None:
     """Neither by this process nor by obstore: the proxy would get what gives access, without encryption."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", allowed)
     with serving() as proxy:
         for name in ("http_proxy", "HTTP_PROXY"):
             monkeypatch.setenv(name, proxy.url)

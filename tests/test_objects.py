@@ -441,15 +441,35 @@ def test_header_lines_without_end(impatient: None, lines: bytes) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize("allowed", ["", "true"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("variable", ["", "no_proxy", "NO_PROXY"])
 def test_this_machine_is_not_asked_through_a_proxy(
-    server: ObjectServer, impatient: None, records_file: bytes, monkeypatch: pytest.MonkeyPatch
+    server: ObjectServer,
+    impatient: None,
+    records_file: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: str,
+    host: str,
+    variable: str,
 ) -> None:
     """Which would get an address that gives access, without encryption, and ask another machine."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with serving() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
-        with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        monkeypatch.setenv("AWS_ALLOW_HTTP", allowed)
+        if variable:
+            monkeypatch.setenv(variable, "direct.example")
+        with fffs.FileReader(server.put("r.ffr", records_file).replace("127.0.0.1", host)) as reader:
             assert _same(reader.read([5]), [5])
         assert not proxy.requests
+        if allowed and host == "localhost":
+            for other, asks in (("other.example", True), ("direct.example", not variable)):
+                proxy.requests.clear()
+                with pytest.raises(FffsError):
+                    fffs.open(f"http://{other}/r.ffr")
+                assert bool(proxy.requests) == asks
 
 
 def test_a_wrong_byte_is_fetched_once_more(server: ObjectServer, records_file: bytes) -> None:

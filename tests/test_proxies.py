@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import errno
+import subprocess
 import urllib.parse
 from collections.abc import Callable
 
 import pytest
-from inside import Proxy, can_use, proxy_of, redact, said_by, secrets_of
+from inside import Proxy, can_use, proxy_of, redact, said_by, secrets_of, store_connection
 
-from fffs.errors import UsageError
+from fffs.errors import ReadError, UsageError
 
 PROXY = {"https_proxy": "http://proxy:3128"}
 NO_PROXIES = [
@@ -81,7 +83,29 @@ def test_addresses_that_are_asked_directly(no_proxy: str, direct: bool) -> None:
 def test_without_encryption_only_other_machines_are_asked_through_a_proxy() -> None:
     for environment in ({"http_proxy": "http://p"}, {"HTTP_PROXY": "http://p", "AWS_ALLOW_HTTP": "true"}):
         assert found(environment, "http://127.0.0.1/k") == ""
+    for host in ("127.0.0.1:9000", "localhost", "[::1]:9", "127.1.2.3"):
+        for name in ("http_proxy", "all_proxy"):
+            assert found({name: "http://p", "AWS_ALLOW_HTTP": "true"}, f"http://{host}/k") == ""
     assert found({"http_proxy": "http://p", "AWS_ALLOW_HTTP": "true"}, "http://store.test/k") == "http://p:1080"
+
+
+@pytest.mark.parametrize("given", [{}, {"no_proxy": "a"}, {"NO_PROXY": "a"}, {"no_proxy": "a", "NO_PROXY": "b"}])
+def test_obstore_is_told_the_same_hosts_by_either_name(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+
+    def start(*arguments: object, env: dict[str, str], **options: object) -> None:
+        told.append(env)
+        raise OSError(errno.ENOEXEC, "not started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for allowed in ("", "true"):
+        with pytest.raises(ReadError):
+            store_connection.StoreConnection({**given, "AWS_ALLOW_HTTP": allowed})
+        for name in ("no_proxy", "NO_PROXY"):
+            assert told[-1][name].startswith("a,localhost," if given else "localhost,")
+    with pytest.raises(ReadError):
+        store_connection.StoreConnection({"NO_PROXY": "*"})
+    assert told[-1]["no_proxy"] == told[-1]["NO_PROXY"] == "*"
 
 
 def test_proxies_of_other_kinds_are_left_to_obstore() -> None:

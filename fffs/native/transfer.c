@@ -25,6 +25,9 @@ enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30, CONNECT_MOST = 10000 };
 
 #define NO_RANGES "the server does not support reading ranges, or none that end behind the object"
 
+/* The hosts of no_proxy that are this machine. */
+#define THIS_MACHINE "localhost,127.0.0.1,127.0.0.0/8,::1"
+
 /* ---------------------------------------------------------------- settings */
 
 static _Atomic int64_t deadline = 60 * FFFS_SECOND;
@@ -213,6 +216,28 @@ static void set_authorities(struct fffs_transfer *self)
         curl->easy_setopt(self->handle, CURL_TLS_FUNCTION, add_usual);
 }
 
+/* Without encryption, this machine is asked through no proxy, which has another localhost and would see signed addresses. Without
+ * permission for plain http, all its hosts are this machine. As in proxies.py. */
+static void set_no_proxy(struct fffs_transfer *self)
+{
+    const struct fffs_curl *curl = self->client->curl;
+    const char *list = getenv("no_proxy");
+    char *longer = NULL;
+
+    if (strncmp(self->use.url, "http://", 7)) {
+        list = NULL; /* libcurl reads the variable itself */
+    } else if (!atomic_load(&plain_allowed)) {
+        list = "*";
+    } else {
+        list = list && *list ? list : getenv("NO_PROXY");
+        if (!list || strcmp(list, "*"))
+            list = asprintf(&longer, "%s,%s", THIS_MACHINE, list ? list : "") < 0 ? "*" : longer;
+    }
+    curl->easy_setopt(self->handle, CURL_NO_PROXY, list); /* copies it */
+    if (longer)
+        free(longer);
+}
+
 static void set_options(struct fffs_transfer *self)
 {
     const struct fffs_curl *curl = self->client->curl;
@@ -227,9 +252,7 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_RANGE, self->range->without_range ? NULL : range);
     curl->easy_setopt(self->handle, CURL_HEADERS, self->headers);
     curl->easy_setopt(self->handle, CURL_PROTOCOLS, protocols);
-    /* Without permission for plain http, its hosts are this machine, which a proxy cannot reach. */
-    curl->easy_setopt(self->handle, CURL_NO_PROXY,
-                      protocols & CURL_HTTP && !atomic_load(&plain_allowed) ? "*" : NULL);
+    set_no_proxy(self);
     /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept while it works. */
     curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
     curl->easy_setopt(self->handle, CURL_FOLLOW, (long)self->use.follow);

@@ -16,13 +16,12 @@ from typing import Final
 from fffs.base.descriptors import memory_file
 from fffs.base.paths import is_same_file
 from fffs.errors import ReadError, UsageError
-from fffs.objects.names import is_true
+from fffs.objects.names import THIS_MACHINE, direct_hosts
 from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
 from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
-_THIS_MACHINE: Final = "localhost,127.0.0.1,127.0.0.0/8,::1"
 _COMMAND: Final = "fffs.objects.store_process"
 
 
@@ -171,10 +170,10 @@ class StoreConnection:
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
     """Start a process, and return it with the file of what it writes to its standard error. Raises ReadError."""
     settings = {**environment, "RUST_BACKTRACE": "0"}
-    if not is_true(environment.get("AWS_ALLOW_HTTP")):  # this machine is asked without encryption, and so by no proxy
-        for name in ("no_proxy", "NO_PROXY"):
-            if environment.get(name, "").strip() != "*":
-                settings[name] = ",".join(filter(None, [environment.get(name), _THIS_MACHINE]))
+    # This machine may be asked without encryption, and so through no proxy. obstore prefers the other of these names.
+    direct = direct_hosts(environment)
+    direct = direct if direct.strip() == "*" else ",".join(filter(None, [direct, THIS_MACHINE]))
+    settings["no_proxy"] = settings["NO_PROXY"] = direct
     if not is_same_file(Path(__file__).parent.parent.parent, os.curdir):  # which may be lost
         settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr: io.FileIO | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,9 @@ from fffs.base.importing import importing
 from fffs.base.paths import absolute_path
 from fffs.errors import UsageError
 from fffs.objects.fsspec_url import absolute_url, is_fsspec_url, shown_url, without_file_scheme
+
+THIS_MACHINE: Final = "localhost,127.0.0.1,127.0.0.0/8,::1"
+"""The hosts of ``no_proxy`` that are this machine. Some programs know no networks there."""
 
 _SCHEME: Final = re.compile(r"(s3|gs|az|https?)://", re.IGNORECASE)
 _BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
@@ -162,6 +166,11 @@ def check_endpoint(url: str, origin: str) -> None:
         raise UsageError(f"{origin} must be like https://host:port, without a user, a password or a query")
     if scheme == "http" and not is_plain_allowed(authority):
         raise UsageError(f"{origin} http://{authority} is not encrypted; AWS_ALLOW_HTTP=true allows it")
+
+
+def direct_hosts(environment: Mapping[str, str]) -> str:
+    """Return the list of the hosts that are asked through no proxy, as curl takes it from the environment."""
+    return environment.get("no_proxy") or environment.get("NO_PROXY") or ""
 
 
 def is_true(value: str | None) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from fffs.errors import UsageError
-from fffs.objects.names import host_of, is_true
+from fffs.objects.names import THIS_MACHINE, direct_hosts, host_of, is_true
 
 _PROXY: Final = re.compile(
     r"(?:(https?|socks(?:4a?|5h?)?)://)?(?:([^/?#\s]*)@)?(\[[^][/?#@\s]+\]|[^][:/?#@\s]+)(?::([0-9]{0,5}))?(?:[/?#][^@\s]*)?",
@@ -32,15 +32,16 @@ class Proxy(NamedTuple):
 def proxy_of(url: urllib.parse.SplitResult, environment: Mapping[str, str]) -> Proxy | None:
     """Return the proxy, or None. Raises UsageError if what the environment names is not the address of one.
 
-    Without AWS_ALLOW_HTTP, what is asked for without encryption is on this machine, which a proxy cannot reach.
+    What is asked for without encryption on this machine goes through none: a proxy cannot reach it, and would see what
+    gives access. Without AWS_ALLOW_HTTP, that is all without encryption.
     """
-    if url.scheme == "http" and not is_true(environment.get("AWS_ALLOW_HTTP")):
+    host = host_of(url.netloc.rpartition("@")[2]).strip("[]").lower().rstrip(".")
+    if url.scheme == "http" and (not is_true(environment.get("AWS_ALLOW_HTTP")) or _is_direct(host, THIS_MACHINE)):
         return None
     # HTTP_PROXY in capitals is not used: servers of CGI set it from a header line of a request.
     names = ("http_proxy",) if url.scheme == "http" else ("https_proxy", "HTTPS_PROXY")
     found = next((name for name in (*names, "all_proxy", "ALL_PROXY") if environment.get(name)), "")
-    direct = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    if not found or _is_direct(host_of(url.netloc.rpartition("@")[2]).strip("[]").lower().rstrip("."), direct):
+    if not found or _is_direct(host, direct_hosts(environment)):
         return None
     match = _PROXY.fullmatch(environment[found])
     if match is None:  # it is not shown, because it may hold a password; libraries show parts of one as host or port
@@ -48,8 +49,8 @@ def proxy_of(url: urllib.parse.SplitResult, environment: Mapping[str, str]) -> P
             f"{found} is not the address of a proxy, http://USER:PASSWORD@HOST:PORT; characters of the password as "
             "/ ? # must be percent-encoded"
         )
-    scheme, user, host, port = match.groups()
-    return Proxy((scheme or "http").lower(), user or "", f"{host}:{port or _PORT}")
+    scheme, user, server, port = match.groups()
+    return Proxy((scheme or "http").lower(), user or "", f"{server}:{port or _PORT}")
 
 
 def can_use(proxy: Proxy | None) -> bool:
