@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import object_server
 import pandas
 import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
 from builders import record_file
+from object_server import ObjectServer, serving
+from weed import clear_environment
 
 import fffs
 from fffs.errors import ChecksumError, ClosedError, FormatError, SourceChangedError, SourceNotFoundError, UsageError
@@ -385,6 +388,45 @@ def test_a_replaced_source_is_seen_by_new_instances_and_not_by_old_ones(tmp_path
     assert new.checksum("f") != old.checksum("f")
     old.invalidate_cache()
     assert old.cat_file("f") == b"new"
+
+
+def test_an_object_without_an_etag_is_told_from_another_by_its_time(server: ObjectServer, tmp_path: Path) -> None:
+    """Both have one size. A time that goes back is another one, too."""
+    time = "Tue, 24 Nov 2026 00:00:00 GMT"
+
+    def tell(request: Any, answer: Any) -> None:
+        answer.headers.pop("ETag", None)
+        answer.headers["Last-Modified"] = time
+        if request.headers.get("If-Unmodified-Since", time) != time:
+            answer.status, answer.body, answer.headers = 412, b"", {"Content-Length": "0"}
+
+    server.always = tell
+    url = server.put("p.ffr", Path(_pack(tmp_path, "p.ffr", b"old")).read_bytes())
+    old = fsspec.filesystem("ffr", fo=url)
+    assert old.cat_file("f") == b"old"
+    assert fsspec.filesystem("ffr", fo=url)._shown is old._shown
+    server.put("p.ffr", Path(_pack(tmp_path, "q.ffr", b"new")).read_bytes())
+    time = "Mon, 23 Nov 2026 00:00:00 GMT"
+    assert fsspec.filesystem("ffr", fo=url, skip_instance_cache=True).cat_file("f") == b"new"
+    with pytest.raises(SourceChangedError):
+        old._shown.store.read_range(0, 0, 1)
+    old.invalidate_cache()
+    assert old.cat_file("f") == b"new"
+
+
+def test_an_object_at_another_server_is_another_source(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of the same size and ETag, as of servers that make it of these."""
+    clear_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setattr(object_server, "etag_of", lambda _: '"64d2-1f40"')
+    with serving() as second:
+        for at, content in ((server, b"one"), (second, b"two")):
+            at.put("b/p.ffr", Path(_pack(tmp_path, "p.ffr", content)).read_bytes())
+            monkeypatch.setenv("AWS_ENDPOINT_URL", at.url)
+            shown = fsspec.filesystem("ffr", fo="s3://b/p.ffr", skip_instance_cache=True)
+            assert shown.cat_file("f") == content
 
 
 def test_a_source_that_was_overwritten_with_its_times_set_back_is_seen_by_new_instances(tmp_path: Path) -> None:

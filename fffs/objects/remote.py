@@ -91,7 +91,7 @@ class RemoteFile(File):
         """Set the version that is read. Returns the bytes that are known."""
         transfer.expect_version(self._number, etag, "", size)
         self.size, self.etag = size, etag
-        self.tag = _strong(etag)
+        self.tag, self._version = _strong(etag), (self.place, size, etag)
         return b""
 
     def _begin(self) -> bytes:
@@ -103,7 +103,8 @@ class RemoteFile(File):
         if state.size < 0:
             raise self.failure(-int(request["status"][0]))
         self.size, self.etag = state.size, state.etag
-        self.tag = _strong(state.etag)
+        # The time counts only without an ETag, as in requests: servers behind one address may differ in it.
+        self.tag, self._version = _strong(state.etag), (self.place, state.size, state.etag or state.modified)
         self.mtime_ns = _nanoseconds(state.modified)
         return head[: min(HEAD, self.size)].tobytes()
 
@@ -245,7 +246,7 @@ class RemoteFile(File):
         """See ``File``. False if the store does not answer."""
         try:
             with RemoteFile(self._object) as now:
-                return (now.etag, now.size) != (self.etag, self.size)
+                return now._version != self._version
         except FffsError as error:
             return isinstance(error, SourceNotFoundError)
 
