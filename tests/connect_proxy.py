@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,11 +42,59 @@ class ConnectProxy:
             if status != 200:
                 return
             host, _, port = line.split()[1].rpartition(":")
-            with socket.create_connection((host, int(port))) as server:
-                thread = threading.Thread(target=_copy, args=(server, client))
-                thread.start()
-                _copy(client, server)
-                thread.join()
+            _connect(client, host.strip("[]"), int(port))
+
+
+class SocksProxy(ConnectProxy):
+    """A proxy of SOCKS 5. ``status``: the number that it answers, and 200 for none."""
+
+    def serve(self, client: socket.socket) -> None:
+        """Serve one connection until one of its ends is closed. Each byte of an answer comes alone."""
+        with client, contextlib.suppress(OSError, EOFError):
+            _, count = _receive(client, 2)
+            wanted = 2 if self.access else 0
+            offered = wanted in _receive(client, count)
+            _send(client, bytes([5, wanted if offered else 255]))
+            if not offered:
+                return
+            if wanted:
+                given = [_receive(client, _receive(client, 2 - k)[-1]).decode() for k in range(2)]
+                _send(client, bytes([1, ":".join(given) != self.access]))
+            kind = _receive(client, 4)[3]
+            address = _receive(client, {1: 4, 4: 16}.get(kind) or _receive(client, 1)[0])
+            host = address.decode() if kind == 3 else socket.inet_ntop(_FAMILIES[kind], address)
+            port = int.from_bytes(_receive(client, 2), "big")
+            self.lines.append(f"{kind} {host}:{port}")
+            _send(client, bytes([5, 0 if self.status == 200 else self.status, 0, 3, 2]) + b"me" + bytes(2))
+            if self.status == 200:
+                _connect(client, host, port)
+
+
+_FAMILIES = {1: socket.AF_INET, 4: socket.AF_INET6}
+
+
+def _receive(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = client.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def _send(client: socket.socket, data: bytes) -> None:
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in data:
+        client.sendall(bytes([byte]))
+
+
+def _connect(client: socket.socket, host: str, port: int) -> None:
+    with socket.create_connection((host, port)) as server:
+        thread = threading.Thread(target=_copy, args=(server, client))
+        thread.start()
+        _copy(client, server)
+        thread.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
@@ -58,8 +107,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def proxying() -> Iterator[ConnectProxy]:
-    """Run a proxy for the block."""
+def proxying(kind: type[ConnectProxy] = ConnectProxy, tls: ssl.SSLContext | None = None) -> Iterator[ConnectProxy]:
+    """Run a proxy for the block. tls: it speaks HTTPS."""
     threads: list[threading.Thread] = []
 
     def accept() -> None:
@@ -69,8 +118,9 @@ def proxying() -> Iterator[ConnectProxy]:
                 threads.append(threading.Thread(target=proxy.serve, args=(client,), daemon=True))
                 threads[-1].start()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        proxy = ConnectProxy(f"127.0.0.1:{listener.getsockname()[1]}")
+    plain = socket.create_server(("127.0.0.1", 0))
+    with tls.wrap_socket(plain, server_side=True) if tls else plain as listener:
+        proxy = kind(f"127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=accept)
         thread.start()
         yield proxy

@@ -192,6 +192,7 @@ fffs.objects.redacting: redact secrets_of
 fffs.objects.sending: Sender
 fffs.objects.small: delete_objects read_object
 fffs.objects.transfer: Totals totals
+fffs.objects.tunnels: Tunnelled
 fffs.packing.dump: dump plan_parts
 fffs.packing.sidecars: keep_checksums
 fffs.packing.unpack: unpack

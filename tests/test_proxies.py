@@ -110,7 +110,8 @@ def test_obstore_is_told_the_same_hosts_by_either_name(given: dict[str, str], mo
 
 def test_proxies_of_other_kinds_are_left_to_obstore() -> None:
     assert can_use(None) and can_use(Proxy("http", "", "p:1"))
-    assert not can_use(Proxy("socks5h", "", "p:1")) and not can_use(Proxy("https", "", "p:1"))
+    assert can_use(Proxy("socks5h", "", "p:1"))
+    assert not can_use(Proxy("socks4", "", "p:1")) and not can_use(Proxy("https", "", "p:1"))
 
 
 @pytest.mark.parametrize("address", NO_PROXIES)

@@ -208,10 +208,14 @@ static void set_authorities(struct fffs_transfer *self)
     const struct fffs_curl *curl = self->client->curl;
     const char *file = atomic_load(&ca_file), *folder = atomic_load(&ca_folder);
 
-    if (file)
+    if (file) {
         curl->easy_setopt(self->handle, CURL_CA_FILE, file);
-    if (folder)
+        curl->easy_setopt(self->handle, CURL_PROXY_CA_FILE, file);
+    }
+    if (folder) {
         curl->easy_setopt(self->handle, CURL_CA_FOLDER, folder);
+        curl->easy_setopt(self->handle, CURL_PROXY_CA_FOLDER, folder);
+    }
     if (atomic_load(&ca_usual))
         curl->easy_setopt(self->handle, CURL_TLS_FUNCTION, add_usual);
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 from fffs.errors import AccessError, UsageError
 from fffs.objects.protocol import Message
 from fffs.objects.s3_list import PAGE, Entry, list_pages, milliseconds, quoted
-from fffs.objects.s3_requests import DEADLINE, S3Requests
+from fffs.objects.s3_requests import DEADLINE, S3Requests, refuse_socks
 from fffs.objects.stores import StoreSettings, sign_url, take_environment, time_of
 from fffs.objects.uploads import Uploads
 
@@ -141,6 +141,7 @@ class Answerer:
         if scheme == "s3" and (requests := S3Requests(self._settings, bucket)).are_possible:
             prefix, deadline = f"{folder}/" if folder else "", float(request.get("deadline", DEADLINE))
             return _without_markers(list_pages(requests, prefix, after, delimiter, deadline))
+        refuse_socks(self._settings, scheme, bucket)
         return _pages_of_obstore(store, folder, after, delimiter)
 
 

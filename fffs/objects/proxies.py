@@ -25,6 +25,12 @@ class Proxy(NamedTuple):
     user: str
     server: str
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """The name or number of the host, and the port."""
+        host, _, port = self.server.rpartition(":")
+        return host.strip("[]"), int(port)
+
     def __repr__(self) -> str:
         return f"Proxy({self.scheme}://{self.server})"
 
@@ -54,8 +60,8 @@ def proxy_of(url: urllib.parse.SplitResult, environment: Mapping[str, str]) -> P
 
 
 def can_use(proxy: Proxy | None) -> bool:
-    """Whether http.client can go through a proxy: it speaks HTTP to one, without encryption."""
-    return proxy is None or proxy.scheme == "http"
+    """Whether ``sending`` can go through a proxy."""
+    return proxy is None or proxy.scheme in ("http", "socks5", "socks5h")
 
 
 def _is_direct(host: str, names: str) -> bool:

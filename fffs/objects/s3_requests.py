@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from xml.sax.saxutils import escape
 
-from fffs.errors import AccessError
+from fffs.errors import AccessError, UsageError
 from fffs.objects.proxies import can_use, proxy_of
 from fffs.objects.sending import Reply, Sender
 from fffs.objects.sigv4 import sign_request
@@ -31,6 +31,16 @@ _CODE: Final = re.compile(rb"<Code>([^<]*)</Code>")
 _NO_XML: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+def refuse_socks(settings: StoreSettings, scheme: str, bucket: str) -> None:
+    """Raise UsageError if a proxy of SOCKS stands between obstore, which does not know it, and a store."""
+    proxy = proxy_of(urllib.parse.urlsplit(settings.plain_url(scheme, bucket, "k")), os.environ)
+    if proxy and proxy.scheme.startswith("socks"):
+        raise UsageError(
+            "through a proxy of SOCKS, objects are only read; with SOCKS 5 and keys that are not those of a role, S3 "
+            "is also listed and written to; name a proxy of HTTP (https_proxy), or none (no_proxy)"
+        )
+
+
 class S3Requests:
     """Requests to one bucket. Thread-safe. ``StoreSettings.make`` must have been called for it."""
 
@@ -42,7 +52,7 @@ class S3Requests:
     @property
     def are_possible(self) -> bool:
         """Whether there are keys, or none are wanted, and no proxy of another kind. Only obstore gets the keys of a
-        role, and goes through proxies of SOCKS or HTTPS.
+        role, and goes through proxies of HTTPS.
 
         Raises UsageError, AccessError.
         """

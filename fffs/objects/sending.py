@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import http.client
 import os
 import random
-import re
 import socket
 import ssl
 import threading
@@ -21,6 +19,7 @@ from typing import Any, Final
 from fffs.objects.aws_profile import certificates_file
 from fffs.objects.proxies import proxy_of
 from fffs.objects.redacting import redact, secrets_of
+from fffs.objects.tunnels import TunnelError, Tunnelled, access_of
 
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
 _PATIENCE: Final = 30.0  # seconds without progress
@@ -35,8 +34,6 @@ _CODES: Final = tuple(
         *(b"ConditionalRequestConflict", b"OperationAborted"),  # of status 409: another request is in progress
     )
 )
-_TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d+)")
-"""What http.client says if a proxy does not connect it with a server."""
 
 
 class NotSentError(OSError):
@@ -191,7 +188,8 @@ class Sender:
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            kind = ProxyError if _is_refusal_of_proxy(error) else NotSentError if is_open else NotConnectedError
+            is_refused = isinstance(error, TunnelError) and error.is_final
+            kind = ProxyError if is_refused else NotSentError if is_open else NotConnectedError
             raise kind(_number(error), f"{parts.netloc}: {_said(error)}") from None
 
 
@@ -218,28 +216,18 @@ def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
 
     Raises UsageError.
     """
-    host, secure = url.hostname or "", url.scheme == "https"
-    proxy = proxy_of(url, os.environ)
-    if not proxy:
-        kind: Any = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        return _with_context(kind, url.netloc, secure)
-    token = base64.b64encode(urllib.parse.unquote_to_bytes(os.fsencode(proxy.user))).decode()
-    access = {"Proxy-Authorization": f"Basic {token}"} if proxy.user else {}
-    if not secure:
+    secure, proxy = url.scheme == "https", proxy_of(url, os.environ)
+    if proxy and (secure or proxy.scheme != "http"):
+        port = url.port or (443 if secure else 80)
+        return Tunnelled(proxy, url.hostname or "", port, _context() if secure else None, _PATIENCE)
+    if proxy:
         proxied = _Proxied(proxy.server, timeout=_PATIENCE)
-        proxied.access = access
+        access = access_of(proxy)
+        proxied.access = {"Proxy-Authorization": access} if access else {}
         return proxied
-    connection = _with_context(http.client.HTTPSConnection, proxy.server, secure)
-    connection.set_tunnel(host, url.port or 443, access)
-    return connection
-
-
-def _with_context(kind: Any, place: str, secure: bool) -> http.client.HTTPConnection:
-    options: dict[str, Any] = {"timeout": _PATIENCE}
     if secure:
-        options["context"] = _context()
-    connection: http.client.HTTPConnection = kind(place, **options)
-    return connection
+        return http.client.HTTPSConnection(url.netloc, timeout=_PATIENCE, context=_context())
+    return http.client.HTTPConnection(url.netloc, timeout=_PATIENCE)
 
 
 def _context() -> ssl.SSLContext:
@@ -252,11 +240,6 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _is_refusal_of_proxy(error: BaseException) -> bool:
-    found = _TUNNEL.match(str(error))
-    return found is not None and found[1].startswith("4") and int(found[1]) not in AGAIN
-
-
 def _number(error: BaseException) -> int:
     if isinstance(error, TimeoutError):
         return errno.ETIMEDOUT
@@ -267,7 +250,5 @@ def _number(error: BaseException) -> int:
 def _said(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); see AWS_CA_BUNDLE"
-    if found := _TUNNEL.match(str(error)):
-        return f"HTTP status {found[1]} of the proxy; see https_proxy and no_proxy"
     text = getattr(error, "strerror", None) or redact(str(error), secrets_of(os.environ))  # may repeat the request
     return text if text else type(error).__name__

@@ -18,7 +18,7 @@ from fffs.errors import AccessError, UsageError
 from fffs.objects.describing import ObjectExistsError
 from fffs.objects.obstore_writes import ObstoreWrites
 from fffs.objects.protocol import NONE_THERE, Message
-from fffs.objects.s3_requests import DEADLINE, S3Requests
+from fffs.objects.s3_requests import DEADLINE, S3Requests, refuse_socks
 from fffs.objects.sending import NotSentError, Reply
 from fffs.objects.stores import StoreSettings, time_of
 
@@ -99,6 +99,7 @@ class Uploads:
         """
         place = self._place(key)
         if not self._is_ours:
+            refuse_socks(self._settings, self._scheme, self._bucket)
             seen = self._obstore.seen(key, deadline)
             etag = seen.get("e_tag", "")
             return {"exists": seen != NONE_THERE, "etag": etag, "seen": seen, "parts": False, "place": place}
