@@ -123,6 +123,8 @@ def proxying(kind: type[ConnectProxy] = ConnectProxy, tls: ssl.SSLContext | None
         proxy = kind(f"127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=accept)
         thread.start()
-        yield proxy
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield proxy
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
