@@ -654,6 +654,22 @@ def test_interrupts_at_any_time_leave_a_client_that_works(cloud: Weed, monkeypat
     assert get(sign(parse_url("s3://test/ready"))) == b""
 
 
+def test_an_interrupt_before_an_answer_is_handed_out_is_no_silence(
+    cloud: Weed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    name = parse_url("s3://test/x")
+    sign(name)
+    with monkeypatch.context() as late, pytest.raises(KeyboardInterrupt):
+        late.setattr(store_connection.StoreConnection, "_hand_out", interrupt)
+        sign(name)
+    begin = time.monotonic()
+    sign(name)
+    assert time.monotonic() - begin < 30
+
+
 def test_threads_go_on_while_processes_are_killed(cloud: Weed) -> None:
     stop = threading.Event()
     problems: list[BaseException] = []

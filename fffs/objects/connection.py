@@ -46,7 +46,8 @@ class StoreConnection:
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
         self._answers: dict[int, Message] = {}
-        self._reading = self._lost = False
+        self._reader: int | None = None  # the thread that reads
+        self._lost = False
         hello: Message = {}
         try:
             hello, _ = read_message(self._output, time.monotonic() + _START)
@@ -73,6 +74,9 @@ class StoreConnection:
         """
         number, deadline = next(self._numbers), time.monotonic() + (patience or PATIENCE)
         with self._changed:
+            if self._reader == threading.get_ident():  # an interrupt came before it handed out what it had read
+                self._lost = True
+                self._changed.notify_all()
             if self._lost:
                 raise ConnectionLostError
             self._waiting.add(number)
@@ -105,14 +109,14 @@ class StoreConnection:
             reads, answer = False, None
             try:
                 with self._changed:
-                    while self._reading and number not in self._answers and not self._lost:
+                    while self._reader and number not in self._answers and not self._lost:
                         if not self._changed.wait(deadline - time.monotonic()):
                             raise TimeoutError
                     if number in self._answers:
                         return self._answers.pop(number)
                     if self._lost:
                         raise ConnectionLostError
-                    reads = self._reading = True
+                    reads, self._reader = True, threading.get_ident()
                 answer, _ = read_message(self._output, deadline)
             except BrokenProtocolError:
                 continue
@@ -123,7 +127,7 @@ class StoreConnection:
     def _hand_out(self, answer: Message | None) -> None:
         """Leave an answer for the thread that waits for it. None: it was not read completely, as in an interrupt."""
         with self._changed:
-            self._reading = False
+            self._reader = None
             self._lost = self._lost or answer is None  # what follows a part of an answer cannot be read
             number = answer.get("id") if answer else None
             if answer and isinstance(number, int) and number in self._waiting:
