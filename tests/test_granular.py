@@ -361,6 +361,7 @@ LOSSES: list[tuple[str, Any]] = [
     ("bytes", MASKED),
     ("bytes", np.array(["a", None], object)),
     ("bytes", np.zeros(2, [("f", object), ("g", int)])),
+    ("bytes", np.zeros(2, [("f", object), ("g", int)])[0]),
     *(("png", np.ones((2, 2), name)) for name in ("i1", "i2", "i4", "u4", "i8", "f2", "f4", "f8")),
     *(("png", np.ones(shape, np.uint8)) for shape in ((), (5,), (0, 5), (2, 2, 1), (2, 2, 5), (2, 2, 3, 1))),
     *(("png", np.ones((2, 2, 3), name)) for name in ("u2", "i1", "?")),
@@ -405,6 +406,8 @@ def test_images_come_back() -> None:
 def test_a_view_of_objects_is_no_bytes() -> None:
     with pytest.raises(UsageError, match="an array of objects holds addresses"):
         encoders["bytes"](memoryview(np.array(["a", None], object)))
+    for name in ("O", "xOx"):
+        assert len(encoders["bytes"](memoryview(np.zeros(2, [(name, np.int16)])))) == 4
 
 
 def test_an_image_of_16_bits_is_uint16_where_pillow_reads_it_as_int32(monkeypatch: pytest.MonkeyPatch) -> None:

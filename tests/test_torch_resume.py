@@ -487,6 +487,17 @@ def test_what_draws_from_torchs_generator_between_two_epochs_changes_an_order_th
     assert plain(torch.utils.data.DataLoader(Tagged(path), 8, shuffle=True)) == first
 
 
+def test_a_state_between_epochs_of_an_earlier_release(path: Path) -> None:
+    """It has no generators of the order, of which there is none yet."""
+    loader = DataLoader(Tagged(path), 4, shuffle=True)
+    plain(loader)
+    state = loader.state_dict()
+    wanted = plain(loader)
+    resumed = DataLoader(Tagged(path), 4, shuffle=True)
+    resumed.load_state_dict({**state, "drawn_from": None})
+    assert plain(resumed) == wanted
+
+
 @pytest.mark.filterwarnings("ignore")  # that there is one process, for example
 @pytest.mark.parametrize("at", [0, AT])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from fffs.errors import UsageError
+
+_FIELD_NAME: Final = re.compile(":[^:]*:")  # in a format of PEP 3118
 
 
 def is_masked(value: Any) -> bool:
@@ -21,11 +24,14 @@ def is_masked(value: Any) -> bool:
 
 
 def refuse_addresses(buffer: Any) -> None:
-    """Raise TypeError for a masked array, and for arrays and views of objects."""
+    """Raise TypeError for a masked array, and for arrays, rows and views of objects."""
     if is_masked(buffer):
         raise TypeError("the mask of a masked array would be lost; fill it")
-    is_view = isinstance(buffer, memoryview) and "O" in buffer.format  # which may be in the name of a field
-    if (is_view or isinstance(buffer, np.ndarray)) and np.asarray(buffer).dtype.hasobject:
+    if isinstance(buffer, (np.ndarray, np.void)):
+        has_objects = buffer.dtype.hasobject
+    else:
+        has_objects = isinstance(buffer, memoryview) and "O" in _FIELD_NAME.sub("", buffer.format)
+    if has_objects:
         raise TypeError("an array of objects holds addresses, not contents")
 
 

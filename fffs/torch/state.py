@@ -70,7 +70,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "generators": _are_generators,
     "global": _is_generator,
 }
-OPTIONAL = ("position", "seed", "global")
+OPTIONAL = ("position", "seed", "drawn_from", "global")  # the third: between epochs, until 0.1
 
 
 def on_cpu(state: Any) -> Any:
@@ -118,7 +118,7 @@ def refuse_what_is_no_state(state: Any) -> None:
         if not (is_right(state[name]) or (state[name] is None and name in OPTIONAL)):
             raise UsageError(f"{foreign}: its {name!r} is {repr(state[name])[:60]}")
     inside = state["position"] is not None
-    if inside and (state["seed"] is None or not state["seeded"]):
+    if inside and (state["seed"] is None or state["drawn_from"] is None or not state["seeded"]):
         raise UsageError(f"{foreign}: it is within an epoch, but has no order of it")
 
 
