@@ -157,6 +157,7 @@ fffs.mount.daemon.fastpath: file_system_of
 fffs.mount.daemon.job: Job make_job
 fffs.mount.fs.attributes: LARGEST=LARGEST_ATTRIBUTE in_lines
 fffs.mount.fs.answers: FIRST=FIRST_ANSWER KEPT=ANSWERS_KEPT
+fffs.mount.fs.counters: are_counters
 fffs.mount.fs.latency: BUCKETS bucket percentile
 fffs.mount.fs.operations: Operations
 fffs.mount.fs.reading: Reading LARGE=LARGE_READ
@@ -174,6 +175,7 @@ fffs.cluster.plan_folder: PlanFolder
 fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.mount.system.questions: DAEMON=DAEMON_QUESTION ENTRY=ENTRY_QUESTION STAT=STAT_QUESTION
+fffs.mount.system.questions: LARGEST=ANSWER_LARGEST read_facts
 fffs.native: ffi lib
 fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c

@@ -37,8 +37,8 @@ IN_KERNEL = "a mount by the kernel does not verify while it is read; fffs verify
 
 def run(args: argparse.Namespace) -> int:
     """Describe a source, or files and folders in a mount."""
-    found = _describe_all_mounted(args.source) if args.format is args.prefix is None else []
-    if not found:
+    found = mounted = _describe_all_mounted(args.source) if args.format is args.prefix is None else []
+    if not mounted:
         with load_source(args.source, format=args.format, prefix=args.prefix) as source:
             warn(source.warnings)
             found = [describe(source)]
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     for k, facts in enumerate(found):
         if k:
             say("")
-        if sum(one["parts"] for one in facts.get("sets", ())) == len(facts.get("sources", ())):
-            facts.pop("sources", None)  # there may be hundreds
+        if not mounted and sum(one["parts"] for one in facts.get("sets", ())) == len(facts["sources"]):
+            del facts["sources"]  # there may be hundreds
         for key, value in facts.items():
             say(f"{key.replace('_', ' ') + ':':20}{_readable(key, value)}")
     return Exit.OK
@@ -70,7 +70,7 @@ def describe_mounted(path: PathLike) -> dict[str, Any] | None:
     """Ask the daemon of a mount what a file or folder in it is made of; None if the path is not in a mount of fffs.
 
     Raises:
-        MountError: the daemon does not answer, or this user may not ask.
+        MountError: the daemon does not answer, or not as one of fffs does, or this user may not ask.
 
     """
     name = os.fsdecode(path)
@@ -101,8 +101,11 @@ def _ask(path: str) -> tuple[dict[str, Any] | None]:
         what = "folder" if stat.S_ISDIR(os.stat(real).st_mode) else "file"
         return ({"mount": mount.path, "kind": what, "source": mount.origin, "verified": False, "note": IN_KERNEL},)
     folder, name = (real, "") if stat.S_ISDIR(os.stat(real).st_mode) else os.path.split(real)
-    facts = json.loads(questions.read(folder, questions.ENTRY + os.fsencode(name)))
-    return ({"mount": mount.path, "kind": "folder" if name == "" else "file", **facts},)
+    facts = questions.read_facts(folder, questions.ENTRY + os.fsencode(name))
+    ours = {"mount": mount.path, "kind": "folder" if name == "" else "file"}
+    if facts.keys() & {"path", *ours} or not all(isinstance(value, str) for value in facts.values()):
+        raise questions.malformed()
+    return ({**ours, **facts},)
 
 
 def _sets(source: TreeView) -> list[dict[str, Any]]:
@@ -116,6 +119,8 @@ def _sets(source: TreeView) -> list[dict[str, Any]]:
 
 
 def _readable(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if key == "sets":
         forms = "{} ({}, from {} to {})".format
         sizes = ("smallest_bytes", "largest_bytes")

@@ -12,6 +12,7 @@ from typing import Any
 from fffs.base.text import human, plural
 from fffs.cli.output import put, say
 from fffs.errors import DeadMountError, Exit, MountError
+from fffs.mount.fs.counters import are_counters
 from fffs.mount.fs.latency import percentile
 from fffs.mount.system import questions
 from fffs.mount.system.mounts import Mount, canonical, mount_at
@@ -67,15 +68,17 @@ def ask(path: str) -> dict[str, Any]:
 
     Raises:
         DeadMountError: the daemon is gone.
-        MountError: the daemon does not answer, or this user may not ask.
+        MountError: the daemon does not answer, or not as one of fffs does, or this user may not ask.
 
     """
-    answer = questions.ask(path, questions.STAT, ASK_SECONDS)
+    answer = questions.within(ASK_SECONDS, lambda: questions.read_facts(path, questions.STAT))
     if answer is None:
         raise MountError(f"{path}: the daemon of this mount does not answer")
+    if not isinstance(answer, OSError) and not are_counters(answer):
+        answer = questions.malformed()
     if isinstance(answer, OSError):
         raise _refusal(path, answer)
-    return json.loads(answer)  # type: ignore[no-any-return]
+    return answer
 
 
 def _refusal(path: str, error: OSError) -> MountError:
