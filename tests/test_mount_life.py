@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from builders import pack_small_folder, record_file
-from inside import background, mount_at, refuse_mounted
+from inside import MountPoint, background, mount_at, refuse_mounted
 from mounting import (
     Daemon,
     Mounts,
@@ -201,6 +201,11 @@ def test_what_cannot_be_mounted_on(source: Path, tmp_path: Path, mounts: Mounts)
         mounts(source, at=tmp_path / "a file" / "below")
     with pytest.raises(MountError, match="cannot create the mount point"):
         mounts(source, at=Path("/proc/fffs"))
+    for needed in ("/proc", "/sys", "/sys/class", "/dev"):
+        with pytest.raises(MountError, match=r"would hide .*, which fffs needs"):
+            MountPoint(needed, nonempty=True)  # directly: a daemon there would wait for itself
+    for other in ("/", "/dev/shm", "/sys/fs"):
+        MountPoint(other, nonempty=True).remove()
     path = mounts(source)
     with pytest.raises(MountError, match=r"p\.ffr is mounted there; unmount it first"):
         mounts(source, at=path)

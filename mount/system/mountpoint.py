@@ -35,6 +35,9 @@ ATTEMPTS = 100
 PAUSE_SECONDS = 0.01
 # Seconds that a mount at this place has to answer. If its daemon has ended, the kernel answers immediately.
 ANSWER_SECONDS = 2.0
+# What a daemon, or libfuse, opens by name before the mount answers, or in the thread that answers. In the mount itself,
+# it would wait for its own answer.
+NEEDED = ("/proc", "/dev/null", "/dev/log", "/sys/class/bdi", "/sys/devices/virtual/bdi")
 # Descriptors that are kept so that remove() can open two, and lock() one, whatever the process lacks.
 SPARES = 2
 
@@ -56,6 +59,7 @@ class MountPoint:
         self._made: set[bytes] = set()  # identities of created folders without a mark
         self._lock, self._owner = -1, os.getpid()
         self._spares: list[int] = []
+        _refuse_needed(path)
         try:
             for _ in range(SPARES):
                 self._spares.append(above_standard(os.open(os.sep, HANDLE)))
@@ -157,6 +161,17 @@ class MountPoint:
         for fd in self._spares:
             os.close(fd)
         self._lock, self._spares = -1, []
+
+
+def _refuse_needed(path: str) -> None:
+    """Raise MountError if a mount would hide what its daemon needs. One on the root folder does not: paths begin below
+    it.
+    """
+    for needed in NEEDED:
+        if any(f"{name}/".startswith(f"{path}/") for name in (needed, os.path.realpath(needed))):
+            raise MountError(
+                f"{path}: cannot mount on it: that would hide {needed}, which fffs needs; name another folder"
+            )
 
 
 def remove_left(path: str, made: AbstractSet[bytes] = frozenset(), table: int | None = None) -> None:
