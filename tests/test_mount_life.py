@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from builders import pack_small_folder, record_file
-from inside import MountPoint, background, mount_at, refuse_mounted
+from inside import MountPoint, background, mount_at, mount_kernel, refuse_mounted
 from mounting import (
     Daemon,
     Mounts,
@@ -876,6 +876,18 @@ def test_an_interpreter_that_cannot_be_run_is_named(
         (tmp_path / "python").touch()
     with pytest.raises(MountError, match=r"cannot start a daemon: .*: .*/python; install Python and fffs where this"):
         fffs.mount.mount(source, tmp_path / "m")
+
+
+def test_a_device_that_is_missing_is_named(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
+    with pytest.raises(MountError, match=rf"cannot start a daemon: No such file or directory: {tmp_path}/null$"):
+        fffs.mount.mount(source, tmp_path / "m")
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)  # then it is asked of fusermount3
+    assert mount_kernel.detach_topmost(str(tmp_path), lazy=False) == f"{tmp_path}/null: No such file or directory"
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mount_kernel.detach_topmost(str(tmp_path), lazy=False) == "fusermount3 is missing; install the package fuse3"
 
 
 @as_root

@@ -71,10 +71,12 @@ def spawn(job: Job, *arguments: str, lifeline: bool = False) -> subprocess.Popen
 
 
 def _advice(error: OSError) -> str:
-    """Return what to do if this user, or root in a container, cannot run the interpreter; else an empty text."""
+    """Return which file is missing, such as /dev/null, and what to do if this user, or root in a container, cannot run
+    the interpreter.
+    """
     if isinstance(error, (PermissionError, FileNotFoundError)) and error.filename == sys.executable:
         return f": {sys.executable or 'no interpreter'}; install Python and fffs where this user can run them"
-    return ""
+    return f": {os.fsdecode(error.filename)}" if error.filename else ""
 
 
 def _spawn(job: Job, arguments: Sequence[str], lifeline: bool) -> subprocess.Popen[bytes]:

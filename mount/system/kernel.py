@@ -217,9 +217,10 @@ def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int,
             stderr=subprocess.PIPE,
             check=False,
         )
-    except FileNotFoundError:
-        return "fusermount3 is missing; install the package fuse3"
     except OSError as error:
-        return f"fusermount3: {error.strerror}"
+        missing = error.filename or command[0]  # /dev/null is opened, too
+        if isinstance(error, FileNotFoundError) and missing == command[0]:
+            return "fusermount3 is missing; install the package fuse3"
+        return f"{missing}: {error.strerror}"
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     return last or f"fusermount3 failed ({done.returncode})"
