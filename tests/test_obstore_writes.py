@@ -105,6 +105,20 @@ def test_an_object_whose_guard_changes_while_it_is_sent_does_not_appear(
     assert server.uploads == {}
 
 
+@pytest.mark.parametrize("state", [b"mine", b"0" * (3 << 20) + b"mine"])
+def test_a_guard_may_be_large(server: ObjectServer, writer: str, state: bytes) -> None:
+    server.put("b/state", state)
+    write(b"1", GUARD)
+    assert server.objects["/b/x"] == b"1"
+    for other in (b"", b"ine", state + b"s", None):
+        server.objects.pop("/b/state")
+        if other is not None:
+            server.put("b/state", other)
+        with pytest.raises(UsageError, match="s3://b/x: gone"):
+            write(b"2", GUARD)
+    assert server.objects["/b/x"] == b"1"
+
+
 @pytest.mark.parametrize("newer", [None, b"newer"])
 @pytest.mark.parametrize("size", [1, 9 * MIB, 80 * MIB])
 def test_what_others_put_or_removed_meanwhile_is_replaced_by_who_may(

@@ -47,12 +47,14 @@ class ObstoreWrites:
 
         return self._repeat(look, deadline)
 
-    def read(self, key: str, deadline: float) -> bytes | None:
-        """Return the bytes of a small object, or None if there is none."""
+    def read_end(self, key: str, count: int, deadline: float) -> bytes | None:
+        """Return the last bytes of an object, or None if there is none."""
 
         def read() -> bytes | None:
+            obstore = importlib.import_module("obstore")
             try:
-                return bytes(importlib.import_module("obstore").get(self._store, key).bytes())
+                size = int(obstore.head(self._store, key)["size"])  # Azure knows no ranges from the end
+                return bytes(obstore.get_range(self._store, key, start=max(size - count, 0), end=size)) if size else b""
             except FileNotFoundError:
                 return None
 

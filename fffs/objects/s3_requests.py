@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from fffs.errors import AccessError, UsageError
 from fffs.objects.proxies import can_use, proxy_of
-from fffs.objects.sending import Reply, Sender
+from fffs.objects.sending import LONGEST, Reply, Sender
 from fffs.objects.sigv4 import sign_request
 from fffs.objects.stores import StoreSettings
 
@@ -25,6 +25,7 @@ DEADLINE: Final = 60.0
 SILENCE: Final = 5.0
 """Seconds without an answer after which the first request to a store is given up: its address is wrong."""
 
+_LONGEST: Final = 64 << 20  # bytes of an object whose end is wanted, if a store returns all of it
 _IDLE: Final = 4.0  # seconds for which a connection is kept; servers keep them for five or more
 _REFUSED: Final = re.compile(rb"<Error>(.*?)</Error>", re.DOTALL)
 _CODE: Final = re.compile(rb"<Code>([^<]*)</Code>")
@@ -84,10 +85,11 @@ class S3Requests:
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
         examine: Callable[[], object] = lambda: None,
+        longest: int = LONGEST,
     ) -> Reply:
         """Return the answer to a request, whatever its status. Raises NotSentError, and as ``sign``.
 
-        deadline, silence: as for ``Sender.send``. examine: called before each attempt, unless it raises.
+        deadline, silence, longest: as for ``Sender.send``. examine: called before each attempt, unless it raises.
         """
         sender = self._take()
 
@@ -96,7 +98,7 @@ class S3Requests:
             return self.sign(method, key, query)
 
         try:
-            return sender.send(method, url, body, headers, deadline, silence=silence)
+            return sender.send(method, url, body, headers, deadline, longest, silence)
         finally:
             with self._lock:
                 self._idle.append((time.monotonic(), sender))
@@ -122,14 +124,16 @@ class S3Requests:
             raise RuntimeError(reply.describe())
         return reply.headers.get("etag", "")
 
-    def read(self, key: str, deadline: float = DEADLINE) -> bytes | None:
-        """Return the bytes of a small object, or None if there is none. Raises RuntimeError, and as ``send``."""
-        reply = self.send("GET", key, {}, deadline)
+    def read_end(self, key: str, count: int, deadline: float = DEADLINE) -> bytes | None:
+        """Return the last bytes of an object, or None if there is none. Raises RuntimeError, and as ``send``."""
+        reply = self.send("GET", key, {}, deadline, headers={"Range": f"bytes=-{count}"}, longest=_LONGEST)
         if reply.status == 404:
             return None
+        if reply.status == 416:  # it is empty
+            return b""
         if not 200 <= reply.status < 300:
             raise RuntimeError(reply.describe())
-        return reply.body
+        return reply.body[-count:]
 
     def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
         """Delete at most 1,000 objects, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""

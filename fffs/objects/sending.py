@@ -24,7 +24,8 @@ from fffs.objects.tunnels import TunnelError, Tunnelled, access_of
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
 _PATIENCE: Final = 30.0  # seconds without progress
 _LATEST: Final = 5.0  # seconds between two attempts, at most
-_LONGEST: Final = 1 << 20  # bytes of an answer that are read
+LONGEST: Final = 1 << 20
+"""Bytes of an answer that are read."""
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CODES: Final = tuple(
     b"<Code>%b<" % code
@@ -90,7 +91,7 @@ class Sender:
         body: Any = b"",
         headers: Mapping[str, str] | None = None,
         deadline: float = 60.0,
-        longest: int = _LONGEST,
+        longest: int = LONGEST,
         silence: float | None = None,
     ) -> Reply:
         """Send a request until the server takes or refuses it, or for about ``deadline`` seconds of failures.

@@ -115,9 +115,9 @@ class Uploads:
         if request.get("guard") is None:
             return
         key, ending, message = request["guard"]
-        read = self._requests.read if self._is_ours else self._obstore.read
-        data = read(key, deadline)
-        if data is None or not data.endswith(ending.encode("ascii")):
+        wanted = ending.encode("ascii")
+        read_end = self._requests.read_end if self._is_ours else self._obstore.read_end
+        if read_end(key, len(wanted), deadline) != wanted:
             raise UsageError(message)
 
     def _delete(self, keys: list[str], deadline: float) -> None:
