@@ -50,7 +50,6 @@ ANSWERS = {
     "a server that says no more": in_place_of_404(403, b"<html>Forbidden</html>"),
     "a page": in_place_of_404(200, PAGE),
     "a page, also in ranges": in_place_of_404(206, PAGE, Content_Range=f"bytes 0-{len(PAGE) - 1}/{len(PAGE)}"),
-    "an empty page": in_place_of_404(200, b""),
 }
 
 
@@ -106,3 +105,33 @@ def test_what_was_asked_for_is_an_error(server: ObjectServer, tmp_path: Path, an
     with pytest.raises(FffsError) as raised:
         fffs.open(f"{server.url}/part-0", format="ofrecord")
     assert isinstance(raised.value, (AccessError, ReadError))
+
+
+def whole(request: Any, answer: object_server.Answer) -> None:
+    """As of a server that knows no ranges of small files."""
+    if answer.status == 206 and request.path.endswith(".fffs-crc"):
+        answer.status = 200
+        del answer.headers["Content-Range"]
+
+
+def refused(request: Any, answer: object_server.Answer) -> None:
+    """As of a server that knows no ranges behind the end of a file."""
+    if "Range" not in request.headers:
+        whole(request, answer)
+    elif answer.status == 206 and request.path.endswith(".fffs-crc"):
+        answer.status, answer.body, answer.headers = 416, b"", {"Content-Length": "0"}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "magic", whole, refused])
+def test_a_sidecar_of_a_web_server_that_cannot_be_used_is_an_error(
+    server: ObjectServer, tmp_path: Path, damage: Any
+) -> None:
+    """It is no page: bytes that it would show to be wrong must not be read without it."""
+    fill(server, tmp_path)
+    subprocess.run([sys.executable, "-m", "fffs", "verify", "--keep", tmp_path / "part-0"], check=True, timeout=60)
+    data = (tmp_path / "part-0.fffs-crc").read_bytes()
+    changed = {"empty": b"", "cut": data[:4], "magic": b"X" + data[1:]}
+    server.put("part-0.fffs-crc", changed.get(damage, data))
+    server.always = None if damage in changed else damage
+    with pytest.raises((MetadataError, ReadError), match=r"part-0\.fffs-crc: "):
+        fffs.open(f"{server.url}/part-0", format="ofrecord")

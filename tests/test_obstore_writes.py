@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from inside import Guard, NewObject, ObstoreWrites, object_client
 from object_server import Answer, ObjectServer, Request, late, lost, refusal, serving, status
+from obstore.exceptions import GenericError
 from obstore.store import S3Store
 from weed import clear_environment
 
@@ -233,8 +234,12 @@ def test_requests_with_many_bytes_have_more_time_than_others(server: ObjectServe
             retry_config={"max_retries": 0},
         )
 
-    (tmp_path / "file").write_bytes(b"1")
-    writes = ObstoreWrites(make("1s"), lambda: make("30s"))
-    server.writing["put"] = [late(2)]
-    writes.put_file("x", str(tmp_path / "file"), {}, lambda: None, 0)
-    assert server.objects["/b/x"] == b"1"
+    for size, put in ((2 << 20, True), (1, False)):
+        (tmp_path / "file").write_bytes(bytes(size))
+        writes = ObstoreWrites(make("1s"), lambda: make("30s"))
+        server.writing["put"] = [late(2)]
+        try:
+            writes.put_file("x", str(tmp_path / "file"), {}, lambda: None, 0)
+            assert put
+        except GenericError:
+            assert not put

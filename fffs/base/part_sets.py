@@ -9,7 +9,7 @@ MANIFEST: Final = "fffs-parts.json"
 UNFINISHED: Final = ".fffs-plan"
 ENDINGS: Final = (".ffr", ".tfrecord", ".ofrecord")
 """Suffixes that the name of a target may have, which are not in the names of its parts."""
-UNCOUNTED: Final = r"-[0-9]{8,10}-(?P<job>[0-9a-f]{8})\.ffr"
+UNCOUNTED: Final = r"-[0-9]{6,10}-(?P<job>[0-9a-f]{8})\.ffr"
 """The end of names as of ``uncounted_part``."""
 
 

@@ -23,3 +23,8 @@ def tell(line: str) -> None:
     """Print a line about progress. A standard output that cannot be written does not end the work."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
         print(line, flush=True)
+
+
+def is_page(head: bytes) -> bool:
+    """Whether what begins so is a page of a web server, or an answer in JSON, and not one of our files."""
+    return head.lstrip()[:1] in (b"<", b"{")

@@ -114,8 +114,13 @@ def remove_leftover_folders(parent: int, name: bytes) -> list[bytes]:
 
 
 def _is_ours(fd: int) -> bool:
-    """Whether this user made an open temporary folder. Who may write to a folder may mark it, too. Raises OSError."""
-    return is_marked(fd, MARK) and is_trusted(fd)
+    """Whether this user made an open temporary folder. Raises OSError.
+
+    Who may write to a folder may mark it, too, and keeps the mark when it is closed: ours are nobody else's from the
+    beginning.
+    """
+    status = os.fstat(fd)
+    return is_marked(fd, MARK) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def _is_unlocked(fd: int) -> bool:

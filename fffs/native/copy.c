@@ -92,10 +92,10 @@ static int read_file(int folder_fd, const char *name, const fffs_status *status,
     if (fd < 0)
         return -errno;
     int failed = fffs_is_same(fd, status) ? read_fully(fd, 0, buffer, (size_t)status->size) : -ESTALE;
-    if (!failed && !fffs_is_same(fd, status))
-        failed = -ESTALE;
     if (!failed)
         failed = fffs_ends_at(fd, status->size);
+    if ((!failed || failed == -EOVERFLOW) && !fffs_is_same(fd, status))
+        failed = -ESTALE;
     close(fd);
     return failed;
 }

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import re
 from typing import Final
 
+from fffs.base.text import is_page
 from fffs.errors import AccessError, FffsError, SourceNotFoundError
+from fffs.objects.http_settings import deadline
 from fffs.objects.transfer import State
 
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>", re.IGNORECASE)
+_HEAD: Final = 512  # bytes by which a page is known
 _FORBIDDEN: Final = 403
 _NO_RANGES: Final = "does not support reading ranges"
 
@@ -27,11 +31,25 @@ def is_hidden(state: State) -> bool:
     return state.status == _FORBIDDEN and (code is None or code[1] == "AccessDenied")
 
 
-def means_none(error: FffsError, is_web: bool) -> bool:
+def means_none(error: FffsError, url: str, is_web: bool) -> bool:
     """Whether the failure to open an object that nobody named means that there is none.
 
     is_web: of a web server. Some of these answer with a page, for which they know no ranges.
     """
     if isinstance(error, (SourceNotFoundError, HiddenError)):
         return True
-    return is_web and getattr(error, "errno", None) == errno.EPROTO and _NO_RANGES in str(error)
+    has_no_ranges = getattr(error, "errno", None) == errno.EPROTO and _NO_RANGES in str(error)
+    return is_web and has_no_ranges and _is_page(url)
+
+
+def _is_page(url: str) -> bool:
+    """Whether a web server answers with a page. Some also know no ranges for small files, or none behind their end."""
+    sending = importlib.import_module("fffs.objects.sending")
+    sender = sending.Sender()
+    try:
+        reply = sender.send("GET", lambda: url, deadline=deadline(), longest=_HEAD)
+    except sending.NotSentError:
+        return False
+    finally:
+        sender.close()
+    return bool(200 <= reply.status < 300 and is_page(reply.body))

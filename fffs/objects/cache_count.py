@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from typing import Final
@@ -17,6 +18,14 @@ _SHARE: Final = 0.01  # of the time: a folder of thousands of objects takes mill
 _filled: CacheSettings | None = None
 _next = 0.0
 _counting = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _counting
+    _counting = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def will_fill(settings: CacheSettings) -> None:

@@ -21,6 +21,7 @@ _WHOLE: Final = 64 << 20  # bytes that are sent in one request, on a condition
 _PART: Final = 8 << 20  # bytes of a part
 _AT_ONCE: Final = 8  # parts in memory, which are sent at the same time
 _MOST_PARTS: Final = 9000  # of 10,000
+_SMALL: Final = 1 << 20  # bytes that are sent soon, or not at all
 _PIECE: Final = 1 << 20
 
 _Result = TypeVar("_Result")
@@ -115,14 +116,15 @@ class ObstoreWrites:
 
     def _put_whole(self, key: str, data: bytes, condition: Condition) -> None:
         obstore, errors = importlib.import_module("obstore"), importlib.import_module("obstore.exceptions")
+        store = self._store if len(data) <= _SMALL else self._sender()
         mode: Any = "create" if condition == NONE_THERE else condition or "overwrite"
         try:
-            obstore.put(self._sender(), key, data, mode=mode, chunk_size=_PART, max_concurrency=_AT_ONCE)
+            obstore.put(store, key, data, mode=mode, chunk_size=_PART, max_concurrency=_AT_ONCE)
         except errors.GenericError as error:
             if not condition or _status(error) != 501:
                 raise
             self._refuse_other(key, condition)  # the store has no conditions
-            obstore.put(self._sender(), key, data, use_multipart=False)
+            obstore.put(store, key, data, use_multipart=False)
 
     def _sender(self) -> Any:
         if self._sending is None:  # of two threads, one replaces the other's

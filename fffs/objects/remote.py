@@ -238,7 +238,7 @@ class RemoteFile(File):
         try:
             return RemoteFile.open(path)
         except FffsError as error:
-            if beside.means_none(error, self._object.is_web):
+            if beside.means_none(error, path, self._object.is_web):
                 return None
             raise
 

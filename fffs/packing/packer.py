@@ -160,9 +160,10 @@ class Packer:
                 length = min(PIECE, int(self.scan.sizes[k]) - start)
                 self.pack.copy(k, start, fd, start, length)
                 self.jobs.count(length)
+            failed = lib.fffs_ends_at(fd, int(self.scan.sizes[k]))
             if not lib.fffs_is_same(fd, status):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-            if (failed := lib.fffs_ends_at(fd, int(self.scan.sizes[k]))) != 0:
+            if failed:
                 raise OSError(-failed, os.strerror(-failed))
         finally:
             close(fd)

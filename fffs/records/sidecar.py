@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.text import is_page
 from fffs.errors import MetadataError, SourceChangedError
 from fffs.files.file import File
 from fffs.files.sidecar_names import CHECKSUMS, real_path
@@ -22,6 +23,7 @@ from fffs.records.index import RecordIndex
 MAGIC: Final = b"fffsCRC1"
 HEAD: Final = struct.Struct("<8sQQI")
 CRC: Final = struct.Struct("<I")
+_PAGE: Final = 64  # bytes by which a page of a web server is known
 
 
 def _fingerprint(index: RecordIndex) -> int:
@@ -66,7 +68,7 @@ def _find(file: File, index: RecordIndex) -> RecordIndex:
     if sidecar is None:
         return index
     with sidecar:
-        if file.answers_with_pages and sidecar.read_bytes(0, len(MAGIC)) != MAGIC:
+        if file.answers_with_pages and is_page(sidecar.read_bytes(0, min(sidecar.size, _PAGE))):
             return index
         checksums = _load(sidecar, index)
     return replace(index, checksums=checksums, check=CHECK_CRC32).validate()
