@@ -311,6 +311,19 @@ def test_certificates_that_are_named_later_are_trusted_by_mounts(
         wait_until(lambda: _can_read(paths[0]))
 
 
+def test_a_setting_that_becomes_wrong_is_an_error_of_the_next_opening(
+    server: ObjectServer, trust: None, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.put("r.ffr", content)
+    with fffs.FileReader(url, cache="off") as reader:
+        for value in ("abc", "0"):
+            monkeypatch.setenv("FFFS_DEADLINE", value)
+            monkeypatch.setattr(http_settings, "_looked", 0.0)
+            assert bytes(reader.read_one(5)) == RECORDS[5]
+            with pytest.raises(UsageError, match="FFFS_DEADLINE must be a number"):
+                fffs.FileReader(url)
+
+
 def _can_read(path: Path) -> bool:
     try:
         return path.read_bytes() != b""

@@ -31,16 +31,27 @@ _known: tuple[str | None, ...] | None = None
 
 
 def follow_settings(*, at_once: bool = False) -> None:
-    """Pass the settings on to libcurl, if they changed. at_once: also if they were looked at during the last second.
+    """Pass the settings on to libcurl, if they changed.
+
+    at_once: also if they were looked at during the last second. Otherwise those that are wrong are not used: what is
+    open is read with the old ones, and the next opening tells.
 
     Raises MemoryError, UsageError.
     """
-    global _known, _looked
+    global _looked
     now = time.monotonic()
     if now < _looked + _INTERVAL and not at_once:
         return
     _looked = now
-    values = (*(os.environ.get(name) for name in _NAMES), certificates_file(os.environ))
+    try:
+        _pass_on((*(os.environ.get(name) for name in _NAMES), certificates_file(os.environ)))
+    except UsageError:
+        if at_once:
+            raise
+
+
+def _pass_on(values: tuple[str | None, ...]) -> None:
+    global _known
     if values == _known:
         return
     seconds, connections, plain, file, folder, bundle = values

@@ -149,7 +149,6 @@ def read_batch(requests: npt.NDArray[Any]) -> bool:
     Raises:
         MemoryError: memory is not sufficient.
         EngineError: libcurl is not installed.
-        UsageError: a setting was changed to one that is wrong.
 
     """
     follow_settings()

@@ -75,7 +75,7 @@ def _ask_http(sock: socket.socket, proxy: Proxy, host: str, port: int) -> None:
         if not piece or len(answer) > _LONGEST:
             raise TunnelError("the proxy does not speak HTTP")
     status = answer.split(b"\r\n", 1)[0].split(b" ")[1:2]
-    if not answer.startswith(b"HTTP/1.") or not status or not status[0].isdigit():
+    if not answer.startswith(b"HTTP/1.") or not status or not status[0].isdigit() or len(status[0]) != 3:
         raise TunnelError("the proxy does not speak HTTP")
     if not status[0].startswith(b"2"):
         number = int(status[0])

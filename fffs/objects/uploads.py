@@ -7,6 +7,7 @@ upload is one that survives its owner: whatever ends the owner, the uploads that
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 import threading
@@ -55,7 +56,7 @@ class Uploads:
             beside = request.get("beside", []) if found["exists"] else []
             return {**found, "beside": [ending for ending in beside if self._look(key + ending, deadline)["exists"]]}
         if action == "spool":
-            examine = lambda: self._examine(request, deadline)  # noqa: E731
+            examine = functools.partial(self._examine, request, deadline)
             self._obstore.put_file(key, request["path"], request["condition"], examine, deadline)
             return {"done": True}
         if action == "begin":
@@ -194,7 +195,7 @@ class Uploads:
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         query = {"uploadId": request["upload"]}
-        examine = lambda: self._examine(request, deadline)  # noqa: E731
+        examine = functools.partial(self._examine, request, deadline)
         return self._requests.send("POST", key, query, deadline, body, _XML | condition, examine=examine)
 
     def _refuse_other(self, key: str, etags: list[str], deadline: float) -> None:
