@@ -216,9 +216,8 @@ def _remove(path: str, made: AbstractSet[bytes]) -> bool:
 
 def _is_removable(fd: int, parent: int, made: AbstractSet[bytes]) -> bool:
     """Whether fffs created the folder and no process uses it. Then it is locked. Raises OSError."""
-    if not _is_created(fd, made) or (identity(os.fstat(fd)) not in made and not _is_credible(fd, parent)):
-        return False
-    return lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    is_ours = identity(os.fstat(fd)) in made or _is_credible(fd, parent)
+    return is_ours and _is_created(fd, made) and lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_created(fd: int, made: AbstractSet[bytes]) -> bool:

@@ -121,11 +121,8 @@ def _daemon(answer: bytes | OSError | None) -> int | None:
         if os.stat("/proc/self/ns/pid").st_ino != namespace:
             return None  # in this namespace the number is that of another process
         return process_file(pid)
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-    ):  # it has ended, or /proc or descriptors are missing; or a hostile answer
+    # It has ended, or /proc or descriptors are missing; or the answer is no number, or none of a process.
+    except (OSError, ValueError, OverflowError):
         return None
 
 
