@@ -82,15 +82,23 @@ static int grow(struct filling *self)
     return 0;
 }
 
-/* Adds a run, up to where another thread fetches. *end becomes where the run ends. */
+/* Adds a run, up to where another thread fetches. *end becomes where the run ends: at its start if another thread put a part of it
+ * into the cache after the caller looked, and before the claim. */
 static int add_run(struct filling *self, int fd, int64_t start, int64_t *end)
 {
+    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
     int status = grow(self);
+    int64_t from, until;
 
     if (status)
         return status;
-    if (!fffs_object_cache_claim(fffs_object_cache_at(fffs_object_of(fd)), start, end, &self->claims[self->count]))
+    if (!fffs_object_cache_claim(cache, start, end, &self->claims[self->count]))
         return 0;
+    if (!fffs_object_cache_missing(cache, start, *end - start, &from, &until) || from > start || until < *end) {
+        fffs_object_cache_release(self->claims[self->count]);
+        *end = start;
+        return 0;
+    }
     self->runs[self->count++] = (fffs_request){.offset = start, .length = *end - start, .fd = fd};
     self->bytes += *end - start;
     return 0;
