@@ -32,7 +32,9 @@ class Answer:
     delay: float = 0.0
     cut: int | None = None  # bytes of the body after which the connection is reset
     lost: bool = False  # nothing is sent, and the connection is closed
-    drip: float = 0.0  # seconds between two bytes of the body
+    drip: float = 0.0  # seconds before each piece of the body
+    drop: int = 1  # bytes of such a piece
+    stall: int = -1  # where nothing comes for long
     hold: threading.Event | None = None  # what it waits for
 
 
@@ -234,9 +236,9 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 answer.body = b""
             head = f"HTTP/1.1 {answer.status} x\r\n" + "".join(f"{k}: {v}\r\n" for k, v in answer.headers.items())
             self.wfile.write(head.encode("latin-1") + b"\r\n" + (b"" if answer.drip else answer.body[: answer.cut]))
-            for byte in answer.body if answer.drip else b"":
-                time.sleep(answer.drip)
-                self.wfile.write(bytes([byte]))
+            for start in range(0, len(answer.body) if answer.drip else 0, answer.drop):
+                time.sleep(30 if start == answer.stall else answer.drip)
+                self.wfile.write(answer.body[start : start + answer.drop])
             if answer.cut is not None or len(answer.body) != int(answer.headers.get("Content-Length", -1)):
                 self.close_connection = True
 
@@ -319,9 +321,11 @@ def late(seconds: float) -> Fault:
     return change
 
 
-def dripping(seconds: float) -> Fault:
+def dripping(seconds: float, size: int = 1, stall: int = -1) -> Fault:
+    """Have bytes come slowly: a piece of so many after each pause. stall: where nothing comes for 30 seconds."""
+
     def change(request: Request, answer: Answer) -> None:
-        answer.drip = seconds
+        answer.drip, answer.drop, answer.stall = seconds, size, stall
 
     return change
 

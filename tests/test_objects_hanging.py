@@ -23,7 +23,7 @@ import pytest
 from builders import small_disk
 from inside import Jobs, cache_settings, cache_upkeep, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
-from object_server import Answer, Fault, ObjectServer, Request, good, serving, status
+from object_server import Answer, Fault, ObjectServer, Request, dripping, good, serving, status
 
 import fffs
 from fffs.errors import SourceNotFoundError
@@ -404,6 +404,48 @@ def test_another_store_is_asked_although_one_does_not_answer(
         with pytest.raises(fffs.errors.ReadError):
             reader.read([*APART, *(reader.n // 2 + k for k in APART)])
         assert len(other.requests) == len(APART)
+
+
+@pytest.mark.parametrize("records", [1, COUNT // 2])
+def test_a_store_that_is_busy_is_asked_until_the_deadline(
+    server: ObjectServer, url: str, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    """And not only until the next pause would be longer than the rest."""
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    with fffs.FileReader(url, cache="off") as reader:
+        server.always = status(503)
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(APART[:records])
+        assert 1.9 < time.monotonic() - begin < 6
+
+
+def test_a_transfer_that_stalls_after_more_than_the_deadline_is_repeated(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a router forgets a connection."""
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    record = random.Random(1).randbytes(300_000)
+    with fffs.FileWriter(tmp_path / "r.ffr", 1) as writer:
+        writer.write_one(record)
+    with fffs.FileReader(server.put("r.ffr", (tmp_path / "r.ffr").read_bytes()), cache="off") as reader:
+        server.requests.clear()
+        server.faults.append(dripping(0.1, size=10_000, stall=250_000))
+        assert bytes(reader.read_one(0)) == record
+    [first, second] = server.requests
+    assert second.start == first.start + 250_000
+
+
+def test_a_store_that_brings_little_with_each_request_fails_in_time(
+    server: ObjectServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "3")
+    with fffs.FileReader(url, cache="off") as reader:
+        server.always = dripping(0.01, size=260, stall=260)
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError, match="hardly a byte came for 1 second"):
+            reader.read_one(5)
+        assert time.monotonic() - begin < 20  # all of it would take more than a minute
 
 
 # ---------------------------------------------------------------- interrupts

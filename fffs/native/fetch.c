@@ -46,9 +46,12 @@ static void give_up(struct fffs_fetch *fetch, struct fffs_range *range, int stat
     fetch->open--;
 }
 
-static void note_progress(struct fffs_fetch *fetch)
+/* Notes that bytes came, which may be known late. */
+static void note_progress(struct fffs_fetch *fetch, int64_t when)
 {
-    fetch->progress = fffs_now();
+    if (when <= fetch->progress)
+        return;
+    fetch->progress = when;
     fetch->silence->failures = 0;
 }
 
@@ -56,8 +59,8 @@ static void note_progress(struct fffs_fetch *fetch)
 static bool is_silent(struct fffs_fetch *fetch, const struct fffs_range *range)
 {
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++)
-        if (fetch->transfers[i].range && fffs_transfer_is_alive(&fetch->transfers[i]))
-            note_progress(fetch);
+        if (fetch->transfers[i].range)
+            note_progress(fetch, fetch->transfers[i].speed.fast);
     return fetch->progress < range->since;
 }
 
@@ -87,26 +90,26 @@ static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range,
            is_silent(fetch, range);
 }
 
-/* Has a range wait before another try, or ends it at its deadline. */
+/* Has a range wait before another try, or ends it at its deadline. The last try is at the deadline, also if the pause or what the
+ * server wants is longer. */
 static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t retry_after)
 {
     int64_t now = fffs_now(), pause = PAUSE_FIRST << (range->tries < 7 ? range->tries : 7);
     int64_t left = range->since + fffs_http_deadline() - now;
 
-    pause = pause > PAUSE_LONGEST ? PAUSE_LONGEST : pause;
-    fetch->random = fetch->random * 1103515245u + 12345u;
-    pause -= pause / 2 * (fetch->random >> 16 & 0xff) / 256;
-    /* A server that wants a longer pause than the deadline is asked once more at the end. */
-    if (retry_after > pause / FFFS_SECOND && left > pause)
-        pause = retry_after > left / FFFS_SECOND ? left : retry_after * FFFS_SECOND;
-    range->tries++;
-    range->status = status;
-    range->not_before = now + pause;
-    if (pause > left) {
+    if (left < PAUSE_FIRST) {
         note_silence(fetch, range, status);
         give_up(fetch, range, status);
         return;
     }
+    pause = pause > PAUSE_LONGEST ? PAUSE_LONGEST : pause;
+    fetch->random = fetch->random * 1103515245u + 12345u;
+    pause -= pause / 2 * (fetch->random >> 16 & 0xff) / 256;
+    if (retry_after > pause / FFFS_SECOND)
+        pause = retry_after > left / FFFS_SECOND ? left : retry_after * FFFS_SECOND;
+    range->tries++;
+    range->status = status;
+    range->not_before = now + (pause < left ? pause : left);
     range->next = fetch->waiting;
     fetch->waiting = range;
 }
@@ -132,11 +135,32 @@ static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int r
     if ((transfer->status == 429 || transfer->status == 503) && fetch->limit > REQUESTS_LEAST)
         fetch->limit = fetch->limit / 2 > REQUESTS_LEAST ? fetch->limit / 2 : REQUESTS_LEAST;
     if (final) {
-        note_progress(fetch);
+        note_progress(fetch, fffs_now());
         give_up(fetch, range, status);
     } else {
         wait_again(fetch, range, status, transfer->answer.retry_after);
     }
+}
+
+/* Has the time of a range that fails begin when bytes came last. Those of a transfer that stalled lengthen it by as long as they
+ * take at the lowest speed: a server that brings a few with each request could go on like this for years. */
+static void note_bytes(struct fffs_fetch *fetch, const struct fffs_transfer *transfer, int result)
+{
+    struct fffs_range *range = transfer->range;
+    int64_t bytes = range->place - transfer->begun, when = fffs_now();
+
+    if (!bytes)
+        return;
+    if (result == CURL_TIMEOUT) {
+        int64_t longer = range->since + bytes * (FFFS_SECOND / FFFS_SLOWEST);
+
+        when = transfer->speed.fast < longer ? transfer->speed.fast : longer;
+    }
+    if (when <= range->since)
+        return;
+    range->tries = range->offences = 0;
+    range->since = when;
+    note_progress(fetch, when);
 }
 
 static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int result)
@@ -146,12 +170,7 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
 
     fetch->active--;
     fffs_object_count(range->object, (uint64_t)(range->place - transfer->begun), range->tries > 0);
-    /* Bytes that trickle are no progress: a server could go on like this for years. */
-    if (range->place > transfer->begun && result != CURL_TIMEOUT) {
-        range->tries = range->offences = 0;
-        note_progress(fetch);
-        range->since = fetch->progress;
-    }
+    note_bytes(fetch, transfer, result);
     if (succeeded) {
         int64_t latency = fffs_transfer_latency(transfer);
         fetch->fastest = !fetch->fastest || (latency && latency < fetch->fastest) ? latency : fetch->fastest;
@@ -254,6 +273,22 @@ static void finish_some(struct fffs_fetch *fetch)
     }
 }
 
+/* Ends the transfers that stalled for too long. Lowers *until to when the next one may have. */
+static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
+{
+    for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
+        struct fffs_transfer *transfer = &fetch->transfers[i];
+        int64_t end = transfer->range ? fffs_transfer_patience_ends(transfer) : INT64_MAX;
+
+        if (end <= fffs_now()) {
+            fffs_transfer_note_stall(transfer);
+            finish(fetch, transfer, CURL_TIMEOUT);
+        } else if (end < *until) {
+            *until = end;
+        }
+    }
+}
+
 /* Returns how many requests at a time are useful. */
 static int useful_requests(const struct fffs_http_client *client)
 {
@@ -275,6 +310,7 @@ int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds)
         begin_some(fetch, &until);
         fetch->client->curl->multi_perform(fetch->client->group, &running);
         finish_some(fetch);
+        end_stalled(fetch, &until);
         end_hopeless(fetch);
         fffs_http_leave();
         int64_t now = fffs_now();

@@ -85,7 +85,6 @@ void *fffs_http_take_transfer(struct fffs_http_client *client)
     curl->easy_setopt(transfer, CURL_KEEP_ALIVE, 1L);
     /* The end of a transfer does not wait for its thread that looks up a name (unknown before 7.87). */
     curl->easy_setopt(transfer, CURL_QUICK_EXIT, 1L);
-    curl->easy_setopt(transfer, CURL_LOW_SPEED_LIMIT, (long)FFFS_SLOWEST);
     curl->easy_setopt(transfer, CURL_MAX_REDIRECTS, (long)REDIRECTS);
     curl->easy_setopt(transfer, CURL_USER_AGENT, "fffs");
     curl->easy_setopt(transfer, CURL_CLOSE_SOCKET_FUNCTION, close_socket);

@@ -4,9 +4,6 @@
 
 #include "curl.h"
 
-/* Bytes per second below which a connection is given up after some time: 64 of them have more over any line that is of use. */
-enum { FFFS_SLOWEST = 256 };
-
 /* Used by one thread at a time. */
 struct fffs_http_client {
     const struct fffs_curl *curl;

@@ -19,9 +19,12 @@ enum { OFFENCES_MAX = 3, TEXT_MAX = 64 * 1024 };
 /* Bytes of the header lines of a transfer, with those of redirections and proxies. Stores send a few thousand. */
 enum { HEADERS_MAX = 256 * 1024 };
 
-/* Seconds with hardly a byte after which a connection is given up: half of the deadline, within these limits. Milliseconds in
- * which it must be made: the deadline, or less. */
-enum { PATIENCE_LEAST = 1, PATIENCE_MOST = 30, CONNECT_MOST = 10000 };
+/* For how long a transfer may stall: half of the deadline, so that there is time for another one, within these limits. */
+#define PATIENCE_LEAST FFFS_SECOND
+#define PATIENCE_MOST (30 * FFFS_SECOND)
+
+/* Milliseconds in which a connection must be made: the deadline, or less. */
+enum { CONNECT_MOST = 10000 };
 
 #define NO_RANGES "the server does not support reading ranges, or none that end behind the object"
 
@@ -114,6 +117,7 @@ static size_t on_body(char *data, size_t unit, size_t count, void *user)
             return 0;
         }
         fffs_range_take(range, (const uint8_t *)data, length);
+        fffs_speed_note(&self->speed, fffs_now(), (int64_t)length);
         return length;
     }
     if (self->judged != -EIO)
@@ -247,7 +251,6 @@ static void set_options(struct fffs_transfer *self)
     const struct fffs_curl *curl = self->client->curl;
     long protocols =
         CURL_HTTPS | (!strncmp(self->use.url, "http://", 7) || atomic_load(&plain_allowed) ? CURL_HTTP : 0);
-    long patience = (long)(atomic_load(&deadline) / FFFS_SECOND / 2);
     long connect = (long)(atomic_load(&deadline) / (FFFS_SECOND / 1000));
     char range[64];
 
@@ -261,10 +264,6 @@ static void set_options(struct fffs_transfer *self)
     curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
     curl->easy_setopt(self->handle, CURL_FOLLOW, (long)self->use.follow);
     curl->easy_setopt(self->handle, CURL_CONNECT_TIMEOUT, connect < CONNECT_MOST ? connect : (long)CONNECT_MOST);
-    curl->easy_setopt(self->handle, CURL_LOW_SPEED_TIME,
-                      patience < PATIENCE_LEAST  ? (long)PATIENCE_LEAST
-                      : patience > PATIENCE_MOST ? (long)PATIENCE_MOST
-                                                 : patience);
     curl->easy_setopt(self->handle, CURL_WRITE_FUNCTION, on_body);
     curl->easy_setopt(self->handle, CURL_WRITE_DATA, self);
     curl->easy_setopt(self->handle, CURL_HEADER_FUNCTION, on_header);
@@ -293,7 +292,8 @@ void fffs_transfer_end(struct fffs_transfer *self)
 
 int fffs_transfer_begin(struct fffs_transfer *self, struct fffs_http_client *client, struct fffs_range *range)
 {
-    *self = (struct fffs_transfer){.client = client, .range = range, .begun = range->place, .started = fffs_now()};
+    *self =
+        (struct fffs_transfer){.client = client, .range = range, .begun = range->place, .speed.begun = fffs_now()};
     int status = fffs_object_enter(range->object, &self->use);
     if (!status) {
         self->handle = fffs_http_take_transfer(client);
@@ -431,9 +431,25 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     return status ? status : -EIO;
 }
 
-bool fffs_transfer_is_alive(const struct fffs_transfer *self)
+static int64_t patience(void)
 {
-    return self->range->place - self->begun > FFFS_SLOWEST * ((fffs_now() - self->started) / FFFS_SECOND + 1);
+    int64_t half = atomic_load(&deadline) / 2;
+
+    return half < PATIENCE_LEAST ? PATIENCE_LEAST : half > PATIENCE_MOST ? PATIENCE_MOST : half;
+}
+
+int64_t fffs_transfer_patience_ends(const struct fffs_transfer *self)
+{
+    return fffs_speed_stalls_since(&self->speed) + patience();
+}
+
+void fffs_transfer_note_stall(struct fffs_transfer *self)
+{
+    int64_t seconds = (fffs_now() - fffs_speed_stalls_since(&self->speed)) / FFFS_SECOND;
+
+    if (!*self->text) /* of a server that did not end its answer that it refuses */
+        snprintf(self->text, sizeof self->text, "hardly a byte came for %lld second%s", (long long)seconds,
+                 seconds == 1 ? "" : "s");
 }
 
 bool fffs_transfer_succeeded(struct fffs_transfer *self)

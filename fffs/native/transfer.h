@@ -5,8 +5,7 @@
 #include "fetch.h"
 #include "http_answer.h"
 #include "http_clients.h"
-
-#define FFFS_SECOND INT64_C(1000000000)
+#include "stall.h"
 
 /* All zero when idle. Belongs to the thread that has the client. */
 struct fffs_transfer {
@@ -17,8 +16,8 @@ struct fffs_transfer {
     bool in_group;
     struct fffs_object_use use;
     struct fffs_answer answer;
-    int64_t begun;   /* range->place when it began */
-    int64_t started; /* when that was */
+    int64_t begun; /* range->place when it began */
+    struct fffs_speed speed;
     int64_t dropped, header_bytes;
     int judged; /* 1: the answer is good; 0: not known yet; or -errno */
     long status;
@@ -44,8 +43,11 @@ bool fffs_transfer_succeeded(struct fffs_transfer *self);
 /* Returns whether the object has no content: no range of it exists. The answer then has its size. */
 bool fffs_transfer_found_nothing(struct fffs_transfer *self);
 
-/* Returns whether a transfer that is not done brings bytes faster than what is given up as too slow. */
-bool fffs_transfer_is_alive(const struct fffs_transfer *self);
+/* Returns when a transfer that goes on as slowly as now is given up, on fffs_now's clock. */
+int64_t fffs_transfer_patience_ends(const struct fffs_transfer *self);
+
+/* Notes that it was given up, for fffs_transfer_report. */
+void fffs_transfer_note_stall(struct fffs_transfer *self);
 
 /* Returns the -errno of a transfer that failed with this result of curl; *final: another try cannot succeed. */
 int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final);
