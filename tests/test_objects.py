@@ -274,6 +274,36 @@ def test_an_object_of_s3_with_an_encoding_is_read_as_it_is_stored(
         fffs.FileReader(url)
 
 
+def test_an_object_that_google_would_decompress_is_read_as_it_is_stored(
+    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """https://cloud.google.com/storage/docs/transcoding"""
+    clear_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+
+    def transcode(request: object_server.Request, answer: object_server.Answer) -> None:
+        answer.headers["X-Goog-Stored-Content-Encoding"] = "gzip"
+        if request.headers.get("Accept-Encoding") == "gzip":
+            answer.headers["Content-Encoding"] = "gzip"
+        else:
+            answer.status, answer.body = 200, b"the content" * 9999
+            answer.headers["Content-Length"] = str(len(answer.body))
+            del answer.headers["Content-Range"]
+
+    url = server.put("b/r.ffr", records_file)
+    server.always = transcode
+    with fffs.FileReader("s3://b/r.ffr") as reader:
+        assert _same(reader.read([5, 4]), [5, 4])
+        server.requests.clear()
+        assert _same(reader.read([7, 3]), [7, 3])
+    assert {request.headers["Accept-Encoding"] for request in server.requests} == {"gzip"}
+    server.requests.clear()
+    with pytest.raises(ReadError, match="does not support reading ranges"):
+        fffs.FileReader(url)
+    assert {request.headers["Accept-Encoding"] for request in server.requests} == {"identity"}
+
+
 def test_another_etag_is_a_change(server: ObjectServer, records_file: bytes) -> None:
     with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
         server.always = header("ETag", '"x"')

@@ -34,10 +34,17 @@ def fill(server: ObjectServer, folder: Path, layout: str = "v1") -> None:
         server.put(name, (folder / name).read_bytes())
 
 
+def login(request: Any, answer: object_server.Answer) -> None:
+    """Answer with a page, which has no ranges, where others lead to."""
+    if request.path.startswith("/login"):
+        answer.status, answer.body, answer.headers = 200, PAGE, {"Content-Length": str(len(PAGE))}
+
+
 def in_place_of_404(status: int, body: bytes, **headers: str) -> Callable[[Any, object_server.Answer], None]:
     """Return what answers so for each name that does not exist."""
 
     def change(request: Any, answer: object_server.Answer) -> None:
+        login(request, answer)
         if answer.status == 404:
             answer.status, answer.body = status, body
             answer.headers = {"Content-Length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}
@@ -49,6 +56,7 @@ ANSWERS = {
     "no right to list": in_place_of_404(403, DENIED),
     "a server that says no more": in_place_of_404(403, b"<html>Forbidden</html>"),
     "a page": in_place_of_404(200, PAGE),
+    "a way to a page": in_place_of_404(302, b"", Location="/login?then=there"),
     "a page, also in ranges": in_place_of_404(206, PAGE, Content_Range=f"bytes 0-{len(PAGE) - 1}/{len(PAGE)}"),
 }
 
@@ -133,5 +141,23 @@ def test_a_sidecar_of_a_web_server_that_cannot_be_used_is_an_error(
     changed = {"empty": b"", "cut": data[:4], "magic": b"X" + data[1:]}
     server.put("part-0.fffs-crc", changed.get(damage, data))
     server.always = None if damage in changed else damage
+    with pytest.raises((MetadataError, ReadError), match=r"part-0\.fffs-crc: "):
+        fffs.open(f"{server.url}/part-0", format="ofrecord")
+
+
+@pytest.mark.parametrize(
+    "location", ["/moved", "http://[::1", "http://127.0.0.1:1/\xe9", "ftp://127.0.0.1/x", "//:99999999/"]
+)
+def test_a_sidecar_that_was_moved_is_no_page(server: ObjectServer, tmp_path: Path, location: str) -> None:
+    """To where there are no ranges of it, or to where it cannot be."""
+    fill(server, tmp_path)
+    moved = in_place_of_404(302, b"", Location=location)
+
+    def change(request: Any, answer: object_server.Answer) -> None:
+        if request.path == "/moved":
+            answer.status, answer.body, answer.headers = 200, b"FFFS" * 99, {"Content-Length": "396"}
+        moved(request, answer)
+
+    server.always = change
     with pytest.raises((MetadataError, ReadError), match=r"part-0\.fffs-crc: "):
         fffs.open(f"{server.url}/part-0", format="ofrecord")

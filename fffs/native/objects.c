@@ -18,6 +18,7 @@ struct object {
     char *redirection; /* where the URL led to, or NULL */
     bool redirects;    /* the URL led elsewhere at least once */
     bool stored;       /* see fffs_object_set_stored */
+    bool compressed;   /* see fffs_object_ask_compressed */
     struct fffs_version version;
     fffs_object_state state;
     struct fffs_object_cache *cache; /* or NULL */
@@ -188,6 +189,15 @@ int fffs_object_set_stored(int32_t number)
     return object ? 0 : -EBADF;
 }
 
+void fffs_object_ask_compressed(int32_t number)
+{
+    pthread_mutex_lock(&lock);
+    struct object *object = find(number);
+    if (object)
+        object->compressed = true;
+    pthread_mutex_unlock(&lock);
+}
+
 int fffs_object_set_renewable(int32_t number)
 {
     pthread_mutex_lock(&lock);
@@ -238,6 +248,7 @@ int fffs_object_enter(int32_t number, struct fffs_object_use *use)
         use->version = object->version;
         use->redirected = object->redirection;
         use->stored = object->stored;
+        use->compressed = object->compressed;
         use->follow = !object->redirection && (object->redirects || object->version.size < 0);
     }
     pthread_mutex_unlock(&lock);

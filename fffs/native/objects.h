@@ -17,6 +17,7 @@ struct fffs_object_use {
     bool redirected; /* url is where redirections led to, not the object's own address */
     bool follow;     /* redirections are expected */
     bool stored;     /* see fffs_object_set_stored */
+    bool compressed; /* see fffs_object_ask_compressed */
     struct fffs_version version;
 };
 
@@ -32,6 +33,9 @@ void fffs_object_learn(int32_t number, const struct fffs_version *version, const
 /* Has later uses begin at the object's own address again: an address that redirections lead to is often valid for an hour only.
  * Thread-safe. */
 void fffs_object_forget_redirection(int32_t number, const struct fffs_object_use *use);
+
+/* Has later uses accept gzip, without which the store would send the content of what is stored, and no ranges. Thread-safe. */
+void fffs_object_ask_compressed(int32_t number);
 
 /* Notes that the address was refused. Returns whether another one is expected, and the request should wait for that. A new
  * address that is refused as well is final. Thread-safe. */

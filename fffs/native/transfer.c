@@ -153,7 +153,8 @@ static void *make_headers(const struct fffs_curl *curl, const struct fffs_object
 {
     const struct fffs_version *version = &use->version;
     char line[FFFS_ETAG_MAX + 32] = "";
-    void *headers = curl->list_append(NULL, "Accept-Encoding: identity"), *more = headers;
+    void *headers = curl->list_append(NULL, use->compressed ? "Accept-Encoding: gzip" : "Accept-Encoding: identity");
+    void *more = headers;
 
     /* A weak ETag, W/"…", matches nothing in If-Match; it is compared when the answer comes. So is the version of an object whose
      * address redirects: it is not that of the address itself. */
@@ -413,6 +414,11 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     if (self->judged == -EPROTO || self->judged == -ESTALE) {
         bool whole = self->range->without_range && self->status == 200; /* there are bytes, but no ranges of them */
 
+        if (self->answer.decompresses && self->use.stored && !self->use.compressed) {
+            fffs_object_ask_compressed(self->range->object);
+            *final = false;
+            return self->judged;
+        }
         if (whole)
             self->why = NO_RANGES;
         *final = whole || self->judged == -ESTALE || ++self->range->offences >= OFFENCES_MAX;

@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import importlib
 import re
-from typing import Final
+import urllib.parse
+from functools import partial
+from typing import Any, Final
 
 from fffs.base.text import is_page
 from fffs.errors import AccessError, FffsError, SourceNotFoundError
 from fffs.objects.http_settings import deadline
+from fffs.objects.names import is_plain_allowed
 from fffs.objects.transfer import State
 
 _CODE: Final = re.compile(r"<Code>([^<]*)</Code>", re.IGNORECASE)
 _HEAD: Final = 512  # bytes by which a page is known
 _FORBIDDEN: Final = 403
+_REDIRECTIONS: Final = 5  # as the engine follows
 _NO_RANGES: Final = "does not support reading ranges"
 
 
@@ -43,13 +47,30 @@ def means_none(error: FffsError, url: str, is_web: bool) -> bool:
 
 
 def _is_page(url: str) -> bool:
-    """Whether a web server answers with a page. Some also know no ranges for small files, or none behind their end."""
+    """Whether a web server answers with a page, or leads to one.
+
+    Some know no ranges for small files, or none behind their end.
+    """
     sending = importlib.import_module("fffs.objects.sending")
-    sender = sending.Sender()
+    sender, target = sending.Sender(), url
     try:
-        reply = sender.send("GET", lambda: url, deadline=deadline(), longest=_HEAD)
-    except sending.NotSentError:
+        for _ in range(1 + _REDIRECTIONS):
+            url = target
+            reply = sender.send("GET", partial(str, url), deadline=deadline(), longest=_HEAD)
+            target = _target(url, reply)
+            if not target:
+                break
+    except (sending.NotSentError, ValueError):  # the latter of an address that is none
         return False
     finally:
         sender.close()
     return bool(200 <= reply.status < 300 and is_page(reply.body))
+
+
+def _target(url: str, reply: Any) -> str:
+    """Return where a redirection leads to, as far as the engine would follow it; else an empty string."""
+    location = reply.headers.get("location", "") if 300 <= reply.status < 400 else ""
+    target = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+    may_be_plain = urllib.parse.urlsplit(url).scheme == "http" and is_plain_allowed(target.netloc)
+    follows = location and (target.scheme == "https" or (target.scheme == "http" and may_be_plain))
+    return target._replace(fragment="").geturl() if follows else ""
