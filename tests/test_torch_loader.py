@@ -546,3 +546,31 @@ def test_set_step_refuses_what_is_no_batch(path: Path, step: Any) -> None:
 def test_a_loader_that_is_not_skippable_says_so(path: Path) -> None:
     with pytest.raises(ValueError, match="skippable"):
         DataLoader(Tagged(path), 1, skippable=False).set_step(1)
+
+
+class _OpenedLate(fffs.torch.Dataset):
+    """Opens its file in the workers."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.path, self.count = path, count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def _open_late(_: int) -> None:
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.reader = fffs.FileReader(info.dataset.path)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_workers_may_open_the_reader(tmp_path: Path, closed: bool) -> None:
+    with fffs.FileWriter(tmp_path / "r.ffr", 4) as writer:
+        for k in range(4):
+            writer.write_one(b"%d" % k)
+    data = _OpenedLate(tmp_path / "r.ffr", 4)
+    if closed:
+        data.reader = fffs.FileReader(data.path)
+        data.reader.close()
+    loader: Any = fffs.torch.DataLoader(data, batch_size=2, num_workers=1, worker_init_fn=_open_late)
+    assert [batch.tolist() for batch in loader] == [[[48], [49]], [[50], [51]]]

@@ -203,7 +203,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self.num_workers == 0 or self._has_workers:
             return super().__iter__()
         if isinstance(self.dataset, Dataset):
-            self.dataset.raw([])  # whether all records have one length: workers that are forked know it then
+            self.dataset.learn_lengths()
         collate: Any = self.collate_fn
         with contextlib.suppress(OSError):  # the size of files is limited: torch's own way is used
             collate.arena = Arena(self.num_workers, (self.prefetch_factor or 2) + SPARE)

@@ -17,7 +17,7 @@ import fffs
 from fffs.base.numbers import as_number, refuse_bools
 from fffs.base.paths import PathLike
 from fffs.base.text import plural
-from fffs.errors import RecordIndexError, UsageError
+from fffs.errors import ClosedError, RecordIndexError, UsageError
 from fffs.native import lib
 from fffs.reader import FileReader
 from fffs.torch.batch import Batch, Records, seed_generators, share_threads
@@ -191,7 +191,21 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     @property
     def is_remote(self) -> bool:
         """Whether a reader among the attributes reads objects in stores."""
-        return any(reader.store.is_remote for reader in self.ffreaders())
+        for reader in self.ffreaders():
+            with contextlib.suppress(ClosedError):  # workers may open others
+                if reader.store.is_remote:
+                    return True
+        return False
+
+    def learn_lengths(self) -> None:
+        """Learn whether all records have one length, for workers that are forked.
+
+        Readers that workers are to open, as a property or ``worker_init_fn`` does, stay closed here.
+        """
+        reader = vars(self).get("reader")
+        if isinstance(reader, FileReader):
+            with contextlib.suppress(Exception):  # it may be closed, and another one be opened by each worker
+                self.raw([])
 
     def raw(self, indices: list[int]) -> Records | None:
         """Return the unread records of a batch, for our DataLoader; None if samples are not the records themselves."""
