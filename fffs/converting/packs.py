@@ -15,6 +15,7 @@ from fffs.converting.archive import Archive
 from fffs.converting.verifying import compare_tree, differs
 from fffs.errors import SourceChangedError
 from fffs.files.atomic_output import AtomicOutput
+from fffs.files.leases import open_waiting
 from fffs.layouts.view import TreeView
 from fffs.native.engine import BLOCK
 from fffs.packing.contents import Source
@@ -71,7 +72,7 @@ def compare_folder(folder: str, output: AtomicOutput, progress: Progress | None)
             way, name = os.path.split(path)
             try:
                 with source.ways.at(way) as dir_fd:
-                    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+                    fd = open_waiting(name, os.O_NOFOLLOW, dir_fd)
             except OSError:
                 raise SourceChangedError(f"{source.shown(path)}: changed while it was compared") from None
             with open(fd, "rb") as content:

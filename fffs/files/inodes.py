@@ -10,8 +10,9 @@ import hashlib
 import os
 from typing import Final
 
+from fffs.files.leases import open_waiting
+
 _PIECE: Final = 1 << 20
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def place(status: os.stat_result) -> tuple[int, int]:
@@ -22,7 +23,7 @@ def place(status: os.stat_result) -> tuple[int, int]:
 def digest(folder: int, name: bytes) -> bytes:
     """Return a cryptographic digest of a file in an open folder. Raises OSError."""
     hashed = hashlib.blake2b()
-    with open(os.open(name, _FILE, dir_fd=folder), "rb", buffering=0) as file:
+    with open(open_waiting(name, os.O_NOFOLLOW, folder), "rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             hashed.update(piece)
     return hashed.digest()

@@ -19,6 +19,7 @@ from fffs.errors import ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.dirfd import close
 from fffs.files.file import File, UInt8Array
 from fffs.files.file_systems import has_inode_numbers
+from fffs.files.leases import open_waiting
 from fffs.files.pwrite import Writable
 from fffs.files.stamps import make_stamp
 from fffs.native import engine, ffi, lib
@@ -57,8 +58,7 @@ class LocalFile(File):
         name = without_zero(path)
         folder = current_folder() if folder is None else folder
         try:
-            # O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
-            descriptor = above_standard(os.open(_from_here(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            descriptor = above_standard(open_waiting(_from_here(folder, name)))
         except FileNotFoundError:
             raise SourceNotFoundError(f"{name}: no such file") from None
         except OSError as error:

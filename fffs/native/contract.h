@@ -821,7 +821,7 @@ int fffs_tar_is_header(const uint8_t *block, int64_t size, int old);
 /* Copies count files of the open folder folder_fd to out_fd, a new file, and computes their CRC-32. offsets[i] is where
  * file i begins there, not before the end of the one before it; zeros come between them. entries[i] is its number in the
  * columns of a scan. None is larger than FFFS_BLOCK. Each must be the same before and after it is read (fffs_is_same).
- * *failed is the number of files that were read completely; *failed_fd is out_fd if writing failed, or else folder_fd.
+ * *failed is the number of files that were copied completely; *failed_fd is out_fd if writing failed, or else folder_fd.
  * Returns 0; -ESTALE if an open file is not the same; -ENODATA if it ends too early; -EOVERFLOW if it is longer than its
  * size; or -errno, of opening it, too. */
 int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint32_t *entries, uint64_t count,

@@ -159,13 +159,17 @@ int fffs_copy_files(const fffs_scan_columns *columns, int folder_fd, const uint3
         memcpy(name, columns->names + columns->name_offsets[entry], length);
         name[length] = 0;
         status = read_file(folder_fd, name, then, place);
-        if (status)
+        if (status) {
+            out.used = (size_t)(place - out.buffer);
             break;
+        }
         checksums[*failed] = fffs_crc32(0, place, (size_t)then->size);
     }
-    if (!status) {
-        *failed_fd = out_fd;
-        status = flush(&out);
+    if (out.buffer && *failed_fd != out_fd) {
+        int written = flush(&out);
+
+        *failed_fd = written ? out_fd : folder_fd;
+        status = written ? written : status;
     }
     fffs_buffer_give(out.buffer);
     return status;

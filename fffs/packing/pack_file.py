@@ -109,7 +109,7 @@ class PackFile:
         """Copy files of the open folder, none larger than ``BLOCK``, to record k and the following ones.
 
         Returns:
-            How many were read completely, and then the error of the next, as errno; 0 if all were.
+            How many were copied completely, and then the error of the next, as errno; 0 if all were.
 
         Raises:
             WriteError: they could not be written. MemoryError: not enough memory.
@@ -131,9 +131,10 @@ class PackFile:
             raise MemoryError("not enough memory to copy files")
         if status != 0 and failed[0] == self.file.fd:
             raise WriteError(-status, self.file.path)
-        if status == 0:
-            self.file.wrote(int(self.offsets[k]), int(self.offsets[k + len(entries)] - self.offsets[k]))
-        return int(read[0]), -status
+        copied = int(read[0])
+        if copied:
+            self.file.wrote(int(self.offsets[k]), int(self.offsets[k + copied] - self.offsets[k]))
+        return copied, -status
 
     def put_files(self, records: UInt32Array, starts: Int64Array, data: UInt8Array) -> None:
         """Write whole files, none larger than ``BLOCK``, of which records[i] begins at starts[i] in ``data``. Those

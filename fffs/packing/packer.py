@@ -12,6 +12,7 @@ from fffs.base.jobs import Jobs, Progress
 from fffs.errors import FffsError, ReadError, SourceChangedError
 from fffs.files.atomic_output import AtomicOutput, NewOutput
 from fffs.files.dirfd import close
+from fffs.files.leases import open_waiting
 from fffs.native import lib
 from fffs.native.engine import BLOCK
 from fffs.packing.pack_file import PIECE, PackFile
@@ -130,12 +131,34 @@ class Packer:
 
     def _copy_small(self, first: int, last: int, dir_fd: int) -> None:
         while first < last:
-            entries = self.scan.entries[first:last]
-            copied, number = self.pack.copy_files(first, entries, self.scan.listing, dir_fd)
-            if not number:
-                return
-            self._fail(first + copied, OSError(number, os.strerror(number)))
-            first += copied + 1
+            copied, number = self._copy_run(first, last, dir_fd)
+            first += copied
+            if number == errno.EAGAIN:
+                number = self._copy_leased(first, dir_fd)
+            if number:
+                self._fail(first, OSError(number, os.strerror(number)))
+            first += 1
+
+    def _copy_leased(self, k: int, dir_fd: int) -> int:
+        """Copy a small file on which a file server has a lease; it gets no other one while the file is open.
+
+        Returns an errno, or 0.
+        """
+        try:
+            fd = self._open(k, dir_fd)
+        except OSError as error:
+            return error.errno or errno.EIO
+        try:
+            return self._copy_run(k, k + 1, dir_fd)[1]
+        finally:
+            close(fd)
+
+    def _copy_run(self, first: int, last: int, dir_fd: int) -> tuple[int, int]:
+        return self.pack.copy_files(first, self.scan.entries[first:last], self.scan.listing, dir_fd)
+
+    def _open(self, k: int, dir_fd: int) -> int:
+        """Open the file that becomes record k. It may have been replaced by a link, a FIFO, or a socket: ENXIO."""
+        return open_waiting(self.scan.listing.name(int(self.scan.entries[k])), os.O_NOFOLLOW, dir_fd)
 
     def _fail(self, k: int, error: OSError) -> None:
         """Leave out the file that would be record k, or raise the exception of its error."""
@@ -150,9 +173,7 @@ class Packer:
         """Copy a file in pieces, so that an interrupt or the failure of another job takes effect between them."""
         entry = int(self.scan.entries[k])
         status = self.scan.listing.columns.statuses + entry
-        # O_NOFOLLOW, O_NONBLOCK: the file may have been replaced by a link or a FIFO (or a socket: ENXIO).
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(self.scan.listing.name(entry), flags, dir_fd=dir_fd)
+        fd = self._open(k, dir_fd)
         try:
             for start in range(0, int(self.scan.sizes[k]), PIECE):
                 if not lib.fffs_is_same(fd, status):
