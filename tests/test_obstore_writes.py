@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from inside import Guard, NewObject, ObstoreWrites, object_client
+from mounting import wait_until
 from object_server import Answer, ObjectServer, Request, late, lost, refusal, serving, status
 from obstore.exceptions import GenericError
 from obstore.store import S3Store
@@ -238,8 +245,57 @@ def test_requests_with_many_bytes_have_more_time_than_others(server: ObjectServe
         (tmp_path / "file").write_bytes(bytes(size))
         writes = ObstoreWrites(make("1s"), lambda: make("30s"))
         server.writing["put"] = [late(2)]
-        try:
-            writes.put_file("x", str(tmp_path / "file"), {}, lambda: None, 0)
-            assert put
-        except GenericError:
-            assert not put
+        with (tmp_path / "file").open("rb") as file:
+            try:
+                writes.put_file("x", file, {}, lambda: None, 0)
+                assert put
+            except GenericError:
+                assert not put
+
+
+# ---------------------------------------------------------------- writers that are interrupted
+
+PROGRAM = """
+import fffs, sys
+with fffs.FileWriter("s3://b/x.ffr", 1) as writer:
+    writer.write_one(bytes(80 << 20))
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_writer_that_ends_leaves_no_upload(server: ObjectServer, writer: str, sent: signal.Signals) -> None:
+    server.writing["part"] = [late(0.3)] * 12
+    with subprocess.Popen([sys.executable, "-c", PROGRAM]) as process:
+        wait_until(lambda: any(request.kind == "part" for request in list(server.requests)), 10)
+        process.send_signal(sent)
+        assert process.wait(20) != 0
+    wait_until(lambda: not server.uploads)
+    assert "/b/x.ffr" not in server.objects
+
+
+@pytest.mark.parametrize("size", [20 * MIB, 80 * MIB])
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_is_interrupted_in_a_process_that_goes_on_does_not_appear(
+    server: ObjectServer, writer: str, busy: bool, size: int
+) -> None:
+    """As in a notebook. Other files of the process get the numbers of those that it had open."""
+    fault = status(503) if busy else late(0.2)
+
+    def interrupt(request: Request, answer: Answer) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        fault(request, answer)
+
+    server.writing["put"] = server.writing["part"] = [interrupt] + [fault] * 12
+    with pytest.raises(KeyboardInterrupt):
+        write(bytes(size))
+    with contextlib.ExitStack() as others:
+        for _ in range(40):
+            others.enter_context(open(__file__, "rb"))
+        time.sleep(1.5)
+    wait_until(lambda: not server.uploads)
+    if size > 64 * MIB or (busy and writer == "fffs"):  # otherwise all of it was handed over before the interrupt
+        assert "/b/x" not in server.objects
+    assert not any(server.objects.get("/b/x", b""))
+    server.writing.clear()
+    write(b"another")
+    assert server.objects["/b/x"] == b"another"

@@ -65,10 +65,17 @@ class Answerer:
 
     def abort_uploads(self) -> None:
         """Abort all uploads that were begun and not completed."""
-        with self._lock:
-            uploads = list(self._uploads.values())
-        for each in uploads:
+        for each in self._all_uploads():
             each.abort_all()
+
+    def stop_spools(self) -> None:
+        """Abort what another process could not complete."""
+        for each in self._all_uploads():
+            each.stop_spools()
+
+    def _all_uploads(self) -> list[Uploads]:
+        with self._lock:
+            return list(self._uploads.values())
 
     def _find_uploads(self, scheme: str, bucket: str) -> Uploads:
         store = self._store(scheme, bucket)

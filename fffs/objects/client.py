@@ -187,6 +187,10 @@ def _ask(name: ObjectName, request: Message, patience: float | None = None) -> M
         except TimeoutError:
             _owner.discard(connection)
             raise ReadError(ETIMEDOUT, name.name, "asking the store process") from None
+        except BaseException:  # an interrupt
+            if request.get("action") == "spool":
+                _owner.discard(connection)  # the object must not appear later
+            raise
         if "error" in answer:
             raise _error(name, answer)
         return answer

@@ -21,6 +21,7 @@ from fffs.objects.protocol import BrokenProtocolError, Message, read_message, wr
 from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
+_ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _COMMAND: Final = "fffs.objects.store_process"
 
@@ -45,6 +46,7 @@ class StoreConnection:
         self._writing = threading.Lock()
         self._changed = threading.Condition()
         self._waiting: set[int] = set()
+        self._spools: set[int] = set()  # requests to upload a file that were not answered
         self._answers: dict[int, Message] = {}
         self._reader: int | None = None  # the thread that reads
         self._lost = False
@@ -80,9 +82,13 @@ class StoreConnection:
             if self._lost:
                 raise ConnectionLostError
             self._waiting.add(number)
+            if request.get("action") == "spool":
+                self._spools.add(number)
         try:
             self._write({**request, "id": number})
-            return self._wait(number, deadline)
+            answer = self._wait(number, deadline)
+            self._spools.discard(number)
+            return answer
         finally:
             with self._changed:
                 self._waiting.discard(number)
@@ -143,12 +149,19 @@ class StoreConnection:
         return ReadError(None, f"python -m {_COMMAND}", "starting it: " + redact(words[-1], secrets))
 
     def end(self) -> None:
-        """End the process. Threads that wait for answers get ConnectionLostError."""
+        """End the process, which aborts what it uploads. Threads that wait for answers get ConnectionLostError."""
         with self._changed:
             self._lost = True
             self._changed.notify_all()
-        self._process.kill()
-        self._process.wait()
+        if not self._spools:
+            self._process.kill()
+            self._process.wait()
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_ABORT)
+        except subprocess.TimeoutExpired:
+            self._process.returncode = 0  # it ends when its store has answered; it is not waited for
 
     def abandon(self) -> None:
         """In a child of fork: close what belongs to the parent, without touching its process and its locks."""

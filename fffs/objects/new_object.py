@@ -22,6 +22,7 @@ from fffs.base.withblock import Discarding, refuse_child
 from fffs.errors import FffsError, ReadError, SourceNotFoundError, UsageError, WriteError
 from fffs.files.atomic import AtomicFile
 from fffs.files.atomic_output import AtomicOutput, RawWriter
+from fffs.files.inodes import place
 from fffs.files.local import LocalFile
 from fffs.files.pages import mapped
 from fffs.files.sidecar_names import CHECKSUMS
@@ -171,7 +172,8 @@ class NewObject(Discarding):
 
     def _spool(self, path: str, condition: Condition) -> bool:
         """Let obstore send the file. Returns whether it is done."""
-        sent = {"path": path, "condition": condition, "guard": self._guard}
+        inode = list(place(os.fstat(self.fd)))
+        sent = {"path": path, "inode": inode, "condition": condition, "guard": self._guard}
         return bool(ask_upload(self._target, "spool", _DAY, **sent)["done"])
 
     def _put_rest(self, size: int) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from fffs.objects.describing import STATUS, ObjectExistsError
 from fffs.objects.protocol import NONE_THERE, Condition
@@ -27,14 +28,31 @@ _PIECE: Final = 1 << 20
 _Result = TypeVar("_Result")
 
 
+class StoppedError(Exception):
+    """The owner of this process ended."""
+
+
 class ObstoreWrites:
-    """Writes to one bucket. Thread-safe. Methods raise what obstore raises."""
+    """Writes to one bucket. Thread-safe. Methods raise what obstore raises, and StoppedError after ``stop``."""
 
     def __init__(self, store: Any, make_sending: Callable[[], Any]) -> None:
         """make_sending: returns the store for requests with many bytes, which take their time."""
         self._store, self._make_sending = store, make_sending
         self._sending: Any = None
         self._has_answered = False  # otherwise its address may be wrong
+        self._stopped = threading.Event()
+        self._changed = threading.Condition()
+        self._uploads = 0
+
+    def stop(self, patience: float) -> None:
+        """Abort all uploads, and wait for so many seconds until they are, or complete."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._uploads, patience)
+
+    def _refuse_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise StoppedError
 
     def seen(self, key: str, deadline: float) -> Condition:
         """Return the condition that an object is as it is now: its version in the terms of obstore, or NONE_THERE."""
@@ -67,9 +85,9 @@ class ObstoreWrites:
             importlib.import_module("obstore").delete(self._store, keys)
 
     def put_file(
-        self, key: str, path: str, condition: Condition, examine: Callable[[], object], deadline: float
+        self, key: str, file: BinaryIO, condition: Condition, examine: Callable[[], object], deadline: float
     ) -> None:
-        """Store a complete file.
+        """Store a complete file, which is open: its name may become that of another one.
 
         condition: what ``seen`` returned and is still to be there, or NONE_THERE, or nothing.
         examine: called before the object may appear, each time, unless it raises.
@@ -80,39 +98,54 @@ class ObstoreWrites:
         missing = (errors.NotFoundError, FileNotFoundError)  # such as an upload that is complete already
         others = (errors.AlreadyExistsError, errors.PreconditionError, ObjectExistsError)
         try:
-            self._repeat(lambda: self._put(key, path, condition, examine), deadline)
+            self._repeat(lambda: self._put(key, file, condition, examine), deadline)
         except (*others, *missing) as error:
-            if self._repeat(lambda: self._holds(key, path), deadline):  # the answer to an earlier request was lost
+            if self._repeat(lambda: self._holds(key, file), deadline):  # the answer to an earlier request was lost
                 return
             if isinstance(error, others):
                 raise ObjectExistsError from None
             raise
 
-    def _put(self, key: str, path: str, condition: Condition, examine: Callable[[], object]) -> None:
-        obstore, size = importlib.import_module("obstore"), Path(path).stat().st_size
+    def _put(self, key: str, file: BinaryIO, condition: Condition, examine: Callable[[], object]) -> None:
+        obstore, size = importlib.import_module("obstore"), os.fstat(file.fileno()).st_size
+        file.seek(0)
         if condition:  # some stores ignore it, and none has it for an object of parts
             self._refuse_other(key, condition)
-        if size <= _WHOLE:
+        if size <= (_WHOLE if condition else _PART):
             examine()
-            self._put_whole(key, Path(path).read_bytes(), condition)
+            self._put_whole(key, file.read(), condition)
             return
 
         def look_again() -> None:
             if condition:
                 self._refuse_other(key, condition)
             examine()
+            self._refuse_stopped()
 
         def pieces() -> Iterator[bytes]:
-            with Path(path).open("rb") as file:
-                while piece := file.read(_PIECE):
-                    yield piece
+            while piece := file.read(_PIECE):
+                self._refuse_stopped()
+                yield piece
             # obstore asks for pieces in a thread that runs its requests, and refuses others there. An exception aborts
             # the upload.
             with ThreadPoolExecutor(1) as other:
                 other.submit(look_again).result()
 
         part = max(_PART, -(-size // _MOST_PARTS))
-        obstore.put(self._sender(), key, pieces(), chunk_size=part, max_concurrency=_AT_ONCE)
+        with self._uploading():
+            obstore.put(self._sender(), key, pieces(), chunk_size=part, max_concurrency=_AT_ONCE)
+
+    @contextlib.contextmanager
+    def _uploading(self) -> Iterator[None]:
+        """Count an upload for ``stop``."""
+        with self._changed:
+            self._uploads += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._uploads -= 1
+                self._changed.notify_all()
 
     def _put_whole(self, key: str, data: bytes, condition: Condition) -> None:
         obstore, errors = importlib.import_module("obstore"), importlib.import_module("obstore.exceptions")
@@ -136,14 +169,14 @@ class ObstoreWrites:
         if self.seen(key, 0) != condition:
             raise ObjectExistsError
 
-    def _holds(self, key: str, path: str) -> bool:
+    def _holds(self, key: str, file: BinaryIO) -> bool:
         """Whether there is an object with the bytes of a file."""
+        file.seek(0)
         try:
-            with Path(path).open("rb") as file:
-                for piece in importlib.import_module("obstore").get(self._store, key).stream():
-                    if file.read(len(piece)) != bytes(piece):
-                        return False
-                return not file.read(1)
+            for piece in importlib.import_module("obstore").get(self._store, key).stream():
+                if file.read(len(piece)) != bytes(piece):
+                    return False
+            return not file.read(1)
         except FileNotFoundError:
             return False
 
@@ -151,6 +184,7 @@ class ObstoreWrites:
         """Return what act() returns, which is repeated for ``deadline`` seconds of failures that may pass."""
         end, wait = 0.0, 0.5
         while True:
+            self._refuse_stopped()
             try:
                 result = act()
                 self._has_answered = True

@@ -1,7 +1,8 @@
 """The process that talks to stores with obstore: signs URLs, lists and uploads, for the process that started it.
 
-It reads requests from its standard input, and ends when that ends; uploads that are not complete are then aborted. Its
-standard output is for answers only.
+It reads requests from its standard input, and ends when that ends; uploads that are not complete are then aborted.
+SIGTERM ends it, too; it then aborts only the uploads that another such process could not continue. Its standard output
+is for answers only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -36,9 +38,23 @@ def main() -> int:
     answerer = Answerer()
     send({"ready": getattr(obstore, "__version__", "")})
     with ThreadPoolExecutor(THREADS) as pool:
-        _serve(owner, lambda request, payload: pool.submit(_answer, answerer, send, request, payload))
-        answerer.abort_uploads()
+        try:
+            signal.signal(signal.SIGTERM, _terminate)
+            _serve(owner, lambda request, payload: pool.submit(_answer, answerer, send, request, payload))
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            answerer.abort_uploads()
+        except _TerminatedError:
+            answerer.stop_spools()
         os._exit(0)  # threads may still wait for stores, for nobody
+
+
+class _TerminatedError(Exception):
+    """SIGTERM came."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise _TerminatedError
 
 
 def _serve(owner: int, take: Callable[[Message, bytes], Any]) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import re
 import threading
 from datetime import datetime
+from errno import ENOENT
+from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape, unescape
 
 from fffs.errors import AccessError, UsageError
+from fffs.files.inodes import place
 from fffs.objects.describing import ObjectExistsError
 from fffs.objects.obstore_writes import ObstoreWrites
 from fffs.objects.protocol import NONE_THERE, Message
@@ -56,8 +60,7 @@ class Uploads:
             beside = request.get("beside", []) if found["exists"] else []
             return {**found, "beside": [ending for ending in beside if self._look(key + ending, deadline)["exists"]]}
         if action == "spool":
-            examine = functools.partial(self._examine, request, deadline)
-            self._obstore.put_file(key, request["path"], request["condition"], examine, deadline)
+            self._spool(request, key, deadline)
             return {"done": True}
         if action == "begin":
             return self._begin(key, deadline)
@@ -77,7 +80,8 @@ class Uploads:
         raise ValueError(f"there is no action {action!r}")
 
     def abort_all(self) -> None:
-        """Abort all uploads that are neither complete nor aborted."""
+        """Abort all uploads that are neither complete nor aborted. Nothing can be written afterwards."""
+        self.stop_spools()
         with self._lock:
             self._lock.wait_for(lambda: not self._beginning, _GOODBYE)
             left = list(self._unfinished.items())
@@ -86,7 +90,19 @@ class Uploads:
             with contextlib.suppress(OSError, RuntimeError, AccessError, UsageError):
                 self._abort(key, upload, _GOODBYE)
 
+    def stop_spools(self) -> None:
+        """Abort the uploads of obstore, which end with this process. Nothing can be written by it afterwards."""
+        self._obstore.stop(_GOODBYE)
+
     # ------------------------------------------------------------ any store
+
+    def _spool(self, request: Message, key: str, deadline: float) -> None:
+        """Store the file that the owner has open. If it closes that, the number may be another's."""
+        examine = functools.partial(self._examine, request, deadline)
+        with Path(request["path"]).open("rb") as file:
+            if list(place(os.fstat(file.fileno()))) != request["inode"]:
+                raise FileNotFoundError(ENOENT, "it was closed", key)
+            self._obstore.put_file(key, file, request["condition"], examine, deadline)
 
     @property
     def _is_ours(self) -> bool:
