@@ -254,11 +254,16 @@ def test_lengths_are_looked_at_in_pieces(
 
 def _refuse_to_look(worker: int) -> None:
     info: Any = torch.utils.data.get_worker_info()
-    assert "have_one_length" in vars(info.dataset.reader.store.index)
+    [reader] = info.dataset.ffreaders()
+    assert "have_one_length" in vars(reader.store.index)
 
 
-def test_workers_that_are_forked_do_not_look_at_all_lengths(path: Path) -> None:
-    loader = DataLoader(Dataset(path), 8, num_workers=2, multiprocessing_context="fork", worker_init_fn=_refuse_to_look)
+@pytest.mark.parametrize("subset", [False, True])
+def test_workers_that_are_forked_do_not_look_at_all_lengths(path: Path, subset: bool) -> None:
+    data: Any = Dataset(path)
+    if subset:
+        data = fffs.torch.Subset(data, range(len(data)))
+    loader = DataLoader(data, 8, num_workers=2, multiprocessing_context="fork", worker_init_fn=_refuse_to_look)
     assert len(list(loader)) == 7
 
 

@@ -204,7 +204,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         reader = vars(self).get("reader")
         if isinstance(reader, FileReader):
-            with contextlib.suppress(Exception):  # it may be closed, and another one be opened by each worker
+            with contextlib.suppress(ClosedError):  # workers may open others
                 self.raw([])
 
     def raw(self, indices: list[int]) -> Records | None:
@@ -253,6 +253,11 @@ class Subset(Dataset):
         """As in the data set."""
         if type(self).__getitem__ is Subset.__getitem__:
             self.dataset.announce(self._of_dataset(indices))
+
+    def learn_lengths(self) -> None:
+        """As in the data set."""
+        if type(self) is Subset:
+            self.dataset.learn_lengths()
 
     def raw(self, indices: list[int]) -> Records | None:
         """As in the data set."""
