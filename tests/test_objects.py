@@ -260,12 +260,16 @@ def test_an_encoding_that_was_stored_with_the_bytes(lines: str, code: int, good:
         assert found == (0 if good and stored else -errno.EPROTO)
 
 
-def test_an_object_of_s3_with_an_encoding_is_read_as_it_is_stored(
-    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def s3(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Have the server be that of S3, without signatures."""
     clear_environment(monkeypatch, tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+
+
+@pytest.mark.usefixtures("s3")
+def test_an_object_of_s3_with_an_encoding_is_read_as_it_is_stored(server: ObjectServer, records_file: bytes) -> None:
     url = server.put("b/r.ffr", records_file)
     server.always = header("Content-Encoding", "gzip")
     with fffs.FileReader("s3://b/r.ffr") as reader:
@@ -274,13 +278,11 @@ def test_an_object_of_s3_with_an_encoding_is_read_as_it_is_stored(
         fffs.FileReader(url)
 
 
+@pytest.mark.usefixtures("s3")
 def test_an_object_that_google_would_decompress_is_read_as_it_is_stored(
-    server: ObjectServer, records_file: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: ObjectServer, records_file: bytes
 ) -> None:
     """https://cloud.google.com/storage/docs/transcoding"""
-    clear_environment(monkeypatch, tmp_path)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
 
     def transcode(request: object_server.Request, answer: object_server.Answer) -> None:
         answer.headers["X-Goog-Stored-Content-Encoding"] = "gzip"

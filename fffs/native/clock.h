@@ -6,13 +6,16 @@
 #include <stdint.h>
 #include <time.h>
 
+/* Nanoseconds. */
+#define FFFS_SECOND INT64_C(1000000000)
+
 /* Nanoseconds of a clock that only goes forward. */
 static inline int64_t fffs_now(void)
 {
     struct timespec time;
 
     clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    return time.tv_sec * FFFS_SECOND + time.tv_nsec;
 }
 
 /* Makes a condition for fffs_condition_wait. */

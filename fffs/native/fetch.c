@@ -276,11 +276,13 @@ static void finish_some(struct fffs_fetch *fetch)
 /* Ends the transfers that stalled for too long. Lowers *until to when the next one may have. */
 static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
 {
+    int64_t now = fffs_now();
+
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
         struct fffs_transfer *transfer = &fetch->transfers[i];
         int64_t end = transfer->range ? fffs_transfer_patience_ends(transfer) : INT64_MAX;
 
-        if (end <= fffs_now()) {
+        if (end <= now) {
             fffs_transfer_note_stall(transfer);
             finish(fetch, transfer, CURL_TIMEOUT);
         } else if (end < *until) {

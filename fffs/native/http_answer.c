@@ -112,7 +112,7 @@ void fffs_answer_line(struct fffs_answer *answer, const char *line, size_t lengt
     } else if ((value = value_of(line, end, "Content-Encoding"))) {
         answer->encoded |= !is_plain(value, end);
     } else if ((value = value_of(line, end, "X-Goog-Stored-Content-Encoding"))) {
-        /* Otherwise Google sends the content, whole, whatever the range. https://cloud.google.com/storage/docs/transcoding */
+        /* Google then decompresses it, and ignores the range. https://cloud.google.com/storage/docs/transcoding */
         answer->decompresses = is_text(value, end, "gzip");
     }
 }

@@ -14,7 +14,7 @@ struct fffs_answer {
     bool ranged;                 /* there is a valid Content-Range */
     bool unsatisfied;            /* Content-Range says that no byte of the range exists; version.size is the size */
     bool encoded;                /* the bytes are compressed, or otherwise not those of the object */
-    bool decompresses;           /* the server sends what it has compressed so only to who accepts that */
+    bool decompresses;           /* the server decompresses the object, unless the request accepts gzip */
 };
 
 /* Adds a line to an answer. A status line begins a new one: those before it were of redirections or proxies. */

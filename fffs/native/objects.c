@@ -27,7 +27,7 @@ struct object {
 };
 
 /* Nanoseconds during which a new URL is not expected to be refused because it is old. */
-#define FRESH (10 * INT64_C(1000000000))
+#define FRESH (10 * FFFS_SECOND)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object **objects; /* [room], under the lock; so is each object */
@@ -213,7 +213,7 @@ bool fffs_object_awaits_url(int32_t number)
     int32_t ahead = 0;
 
     fffs_fault(FFFS_FAULT_CLOCK, &ahead);
-    int64_t now = fffs_now() + ahead * INT64_C(1000000000);
+    int64_t now = fffs_now() + ahead * FFFS_SECOND;
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
     bool waits = object && object->renewable && (object->state.refused || now - object->renewed > FRESH);

@@ -34,7 +34,7 @@ void fffs_object_learn(int32_t number, const struct fffs_version *version, const
  * Thread-safe. */
 void fffs_object_forget_redirection(int32_t number, const struct fffs_object_use *use);
 
-/* Has later uses accept gzip, without which the store would send the content of what is stored, and no ranges. Thread-safe. */
+/* Has later uses accept gzip, without which the store decompresses the object, and sends no ranges. Thread-safe. */
 void fffs_object_ask_compressed(int32_t number);
 
 /* Notes that the address was refused. Returns whether another one is expected, and the request should wait for that. A new

@@ -28,7 +28,7 @@ enum { THREADS = 2 };
 enum { DEPTH_MOST = 4 };
 
 /* Nanoseconds after which what was staged and not asked for makes room. */
-#define LEFT_AFTER (INT64_C(10) * 1000000000)
+#define LEFT_AFTER (10 * FFFS_SECOND)
 
 /* Milliseconds between two looks at *cancel. */
 enum { SLICE = 50 };

@@ -5,9 +5,7 @@
 #ifndef FFFS_STALL_H
 #define FFFS_STALL_H
 
-#include <stdint.h>
-
-#define FFFS_SECOND INT64_C(1000000000)
+#include "clock.h"
 
 /* Bytes per second below which a transfer stalls: 64 of them have more over any line that is of use. */
 enum { FFFS_SLOWEST = 256 };

@@ -11,7 +11,7 @@
 
 /* Nanoseconds for which a failure holds: the kernel asks again at once for what it did not get, and the store would keep the same
  * reader waiting for as long as before. */
-#define FAILURE_HOLDS (INT64_C(1000000000) / 4)
+#define FAILURE_HOLDS (FFFS_SECOND / 4)
 
 /* One for all stores, so that the fork handlers can take it: else a child could start with a mutex that is locked for
  * ever. It guards what fffs_store says, never a read. */

@@ -52,14 +52,14 @@ def _is_page(url: str) -> bool:
     Some know no ranges for small files, or none behind their end.
     """
     sending = importlib.import_module("fffs.objects.sending")
-    sender, target = sending.Sender(), url
+    sender = sending.Sender()
     try:
         for _ in range(1 + _REDIRECTIONS):
-            url = target
             reply = sender.send("GET", partial(str, url), deadline=deadline(), longest=_HEAD)
             target = _target(url, reply)
             if not target:
                 break
+            url = target
     except (sending.NotSentError, ValueError):  # the latter of an address that is none
         return False
     finally:

@@ -84,13 +84,15 @@ class StoreConnection:
             self._waiting.add(number)
             if request.get("action") == "spool":
                 self._spools.add(number)
+        answer: Message | None = None
         try:
             self._write({**request, "id": number})
             answer = self._wait(number, deadline)
-            self._spools.discard(number)
             return answer
         finally:
             with self._changed:
+                if answer is not None:
+                    self._spools.discard(number)
                 self._waiting.discard(number)
                 self._answers.pop(number, None)
 

@@ -111,6 +111,7 @@ class ObstoreWrites:
         file.seek(0)
         if condition:  # some stores ignore it, and none has it for an object of parts
             self._refuse_other(key, condition)
+        # What has no condition is sent in parts if it is larger than one: ``stop`` can end that.
         if size <= (_WHOLE if condition else _PART):
             examine()
             self._put_whole(key, file.read(), condition)
@@ -152,7 +153,7 @@ class ObstoreWrites:
         store = self._store if len(data) <= _SMALL else self._sender()
         mode: Any = "create" if condition == NONE_THERE else condition or "overwrite"
         try:
-            obstore.put(store, key, data, mode=mode, chunk_size=_PART, max_concurrency=_AT_ONCE)
+            obstore.put(store, key, data, mode=mode, use_multipart=False)
         except errors.GenericError as error:
             if not condition or _status(error) != 501:
                 raise
