@@ -331,6 +331,23 @@ def test_when_it_is_full_it_keeps_what_it_has(
     assert _file_of(cache, "data").stat().st_blocks * 512 <= 12 * BLOCK
 
 
+def test_the_limit_of_an_earlier_cache_does_not_hold_for_a_later_one(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records_file: bytes
+) -> None:
+    url = server.put("r.ffr", records_file)
+    monkeypatch.setenv("FFFS_CACHE_SIZE", str(10 * BLOCK))
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    monkeypatch.delenv("FFFS_CACHE_SIZE")
+    with fffs.FileReader(url, cache=tmp_path / "later") as reader:
+        reader.read_one(0)
+        time.sleep(0.1)  # until what is added may be counted again
+        assert _all_right(reader)
+        server.requests.clear()
+        assert _all_right(reader)
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("fork", [False, True])
 def test_objects_that_are_open_together_share_the_room(
     server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch, records_file: bytes, fork: bool

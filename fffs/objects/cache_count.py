@@ -31,8 +31,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def will_fill(settings: CacheSettings) -> None:
     """Say that this process fills the cache of these settings."""
     global _filled
-    if settings.budget.bytes is not None:  # otherwise the free space of the disk tells
-        _filled = settings
+    # Without a limit in bytes, the free space of the disk tells; and then that of an earlier cache does not hold.
+    _filled = settings if settings.budget.bytes is not None else None
 
 
 def count_again() -> None:
@@ -40,13 +40,16 @@ def count_again() -> None:
     as often as that takes no time. Does nothing while another thread does it.
     """
     global _next
-    if _filled is None or time.monotonic() < _next or not _counting.acquire(blocking=False):
+    settings = _filled
+    if settings is None or time.monotonic() < _next or not _counting.acquire(blocking=False):
         return
     try:
         begin = time.monotonic()
-        with contextlib.suppress(OSError), cache_folder(_filled, create=False) as folder:
+        with contextlib.suppress(OSError), cache_folder(settings, create=False) as folder:
             used = sum(files.bytes for files in find_files(folder))
-            lib.fffs_object_cache_budget(max(_filled.budget.of(usable_space(folder) + used) - used, 0))
+            left = max(settings.budget.of(usable_space(folder) + used) - used, 0)
+            if _filled is settings:  # otherwise another cache was opened meanwhile
+                lib.fffs_object_cache_budget(left)
         end = time.monotonic()
         _next = end + max((end - begin) / _SHARE, _PAUSE)
     finally:
