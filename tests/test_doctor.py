@@ -131,7 +131,7 @@ def test_a_refused_mount_says_what_to_do(said: str, cure: str, monkeypatch: pyte
     (tmp_path / "fusermount3").write_text(f'#!/bin/sh\necho "fusermount3: {said}" >&2\nexit 1\n')
     (tmp_path / "fusermount3").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    request = mount_kernel.MountRequest(str(tmp_path), "a.ffr", allow_other=False, noexec=False)
+    request = mount_kernel.MountRequest(str(tmp_path), -1, "a.ffr", allow_other=False, noexec=False)
     with pytest.raises(MountError, match=re.escape(cure)) as caught:
         mount_kernel._attach_as_user(request)
     assert str(caught.value).startswith(f"{tmp_path}: cannot mount: fusermount3: {said}")

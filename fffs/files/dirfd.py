@@ -50,6 +50,23 @@ def open_folder(name: bytes, dir_fd: int | None, force: bool = False) -> int:
         close(handle)
 
 
+def open_plain(path: str) -> int:
+    """Return a handle of the folder at an absolute path in which no component is a symbolic link. Raises OSError, with
+    ENOTDIR if one is.
+
+    realpath(3) and an open(2) of its result would not do: what is exchanged for a link between the two is followed.
+    """
+    fd = os.open(os.sep, HANDLE)
+    try:
+        for name in filter(None, path.split(os.sep)):
+            above, fd = fd, os.open(name, HANDLE, dir_fd=fd)
+            close(above)
+        return above_standard(fd)
+    except BaseException:
+        close(fd)
+        raise
+
+
 def close(fd: int) -> None:
     """Close a descriptor whose data is synced, discarded or was only read, and ignore errors: it is closed anyway."""
     with contextlib.suppress(OSError):

@@ -7,7 +7,8 @@ import os
 import select
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO
 
 from fffs.base.descriptors import describe, duplicate
@@ -128,9 +129,11 @@ def _mount(
         digests = [_digest(file.file) for file in source.store.files]
         point = MountPoint(job.mountpoint, options.nonempty)
 
-        def about_to_mount() -> None:
-            point.examine()  # verifying took its time
-            (commit or point.leave)()
+        @contextmanager
+        def about_to_mount() -> Iterator[int]:
+            with point.examined() as folder:  # verifying took its time
+                (commit or point.leave)()
+                yield folder
 
         try:
             identity = _attach(job, source, options.verify and not _are_known(digests), progress, about_to_mount)
@@ -142,7 +145,11 @@ def _mount(
 
 
 def _attach(
-    job: Job, source: TreeView, verified: bool, progress: Progress | None, commit: Callable[[], object]
+    job: Job,
+    source: TreeView,
+    verified: bool,
+    progress: Progress | None,
+    commit: Callable[[], AbstractContextManager[int]],
 ) -> MountIdentity:
     """Mount a source, after it was verified if that is wanted. Returns which mount it is."""
     files = [file.file for file in source.store.files]

@@ -164,10 +164,13 @@ class _Session:
 
     def _attach(self) -> None:
         """Mount, and connect to the kernel."""
-        job = self._job
-        fd = kernel.attach(kernel.MountRequest(job.mountpoint, job.name, job.options.allow_other, job.options.noexec))
+        job, options = self._job, self._job.options
+        with self._point.examined() as folder:
+            fd = kernel.attach(
+                kernel.MountRequest(job.mountpoint, folder, job.name, options.allow_other, options.noexec)
+            )
         try:
-            self._place = Place(job.mountpoint, fd, self._table)
+            self._place = Place(job.mountpoint, job.name, fd, self._table)
             try:
                 self._connection = fastpath.connect(fd, self._view, job.options, job.debug)
             except BaseException:

@@ -15,7 +15,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
@@ -23,7 +23,7 @@ from fffs.mount.system.mounts import IN_KERNEL, MountIdentity, identity_of
 
 # The numbers of these system calls are the same on every architecture. <linux/mount.h>, <sched.h>
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
-_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _FROM_EMPTY_PATH = 1, 0, 1, 6, 4
+_CLOEXEC, _SET_FLAG, _SET_STRING, _CREATE, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 1, 0, 1, 6, 4, 64
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _NOATIME = 1, 2, 4, 8, 16
 _CLONE_FS = 0x200
 # <linux/loop.h>. struct loop_config: the descriptor, the block size, and struct loop_info64, of which lo_flags are set
@@ -58,17 +58,22 @@ def shown_source(source: str) -> bytes:
 
 
 def attach(
-    image: int, devices: Sequence[int], mountpoint: str, source: str, noexec: bool, commit: Callable[[], object]
+    image: int,
+    devices: Sequence[int],
+    mountpoint: str,
+    source: str,
+    noexec: bool,
+    commit: Callable[[], AbstractContextManager[int]],
 ) -> MountIdentity:
     """Mount an image, and return which mount it is. Nothing is left if that fails, or if this process is killed.
 
     Args:
         image: a file with the image; it needs no name.
         devices: the files that the image refers to.
-        mountpoint: an absolute path.
+        mountpoint: what messages call the folder.
         source: what the table of mounts shows, as ``shown_source`` returns it.
         noexec: do not allow programs in the mount to be run.
-        commit: called right before the mount appears.
+        commit: called right before the mount appears, and returns the folder to mount on as a descriptor.
 
     Raises:
         CannotError: with the reason.
@@ -85,8 +90,8 @@ def attach(
                 loops = [_loop(stack, fd, source) for fd in (image, *devices)]
                 root = _make(stack, loops[0], loops[1:], shown, noexec)
             identity = identity_of(root, os.fsdecode(shown))
-            commit()
-            _call(_MOVE_MOUNT, root, b"", -100, os.fsencode(mountpoint), _FROM_EMPTY_PATH)
+            with commit() as folder:
+                _call(_MOVE_MOUNT, root, b"", folder, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH)
         except OSError as error:
             why = WHY.get(error.errno or 0) or describe(error)
             raise CannotError(f"{mountpoint}: the kernel cannot mount it: {why}") from None

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
-from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts
+from fffs.files.dirfd import HANDLE
+from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts, number_below
 
 DEVICE = "/dev/fuse"
 CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
@@ -30,7 +31,11 @@ PACKAGES = (
     "Fedora: dnf install gcc python3-devel pkgconf fuse3 fuse3-devel)"
 )
 """What to do where mounting is not possible."""
+OPEN = b"/proc/self/fd/%d"  # a path that leads to what a descriptor has open, for calls that take only paths
 BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY
+
+ELSEWHERE = "others move it, or the folders above it"
+ATTEMPTS = 100  # to unmount a mount that others move, or above which they exchange folders for links
 
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
@@ -41,9 +46,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class MountRequest:
-    """A request to mount: the mount point, the name of the source, and the options for the kernel."""
+    """A request to mount: the mount point and a descriptor of it, the name of the source, and the options for the
+    kernel.
+    """
 
     mountpoint: str
+    folder: int
     source: str
     allow_other: bool
     noexec: bool
@@ -80,7 +88,8 @@ def _attach_as_root(request: MountRequest) -> int:
     data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if request.allow_other:
         data += ",allow_other"
-    source, target = os.fsencode(request.source), os.fsencode(request.mountpoint)
+    # By descriptor: a folder above the mount point may have been exchanged for a link since that was examined.
+    source, target = os.fsencode(request.source), OPEN % request.folder
     try:
         _mount(source, target, TYPE.encode(), _flags(request.noexec), data.encode())
     except OSError:
@@ -91,7 +100,7 @@ def _attach_as_root(request: MountRequest) -> int:
 
 def remount_read_only(fd: int, noexec: bool) -> None:
     """Set the flags of a mount again. fd: its root. Raises OSError."""
-    _mount(None, b"/proc/self/fd/%d" % fd, None, _MS_REMOUNT | _flags(noexec), None)
+    _mount(None, OPEN % fd, None, _MS_REMOUNT | _flags(noexec), None)
 
 
 def _flags(noexec: bool) -> int:
@@ -150,10 +159,11 @@ def read_ahead(device: str, kibibytes: int) -> None:
 
 
 def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> None:
-    """Unmount a mount, if it is still there. Lazily: detach it at once; it ends when the last file is closed.
+    """Unmount a mount, if it is still there, wherever others moved it. Lazily: detach it at once; it ends when the last
+    file is closed.
 
-    umount2(2) takes a path, and no descriptor, which would make the mount busy. So another mount that is made between
-    the look at what is there and that call is unmounted instead.
+    umount2(2) takes a path, and no descriptor, which would make the mount busy. So another mount that is made at the
+    same place between the look at what is there and that call is unmounted instead.
 
     table: see ``mounts``.
 
@@ -162,21 +172,31 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
         MountError: with the reason; another mount hides it, for example.
 
     """
-    if not _is_there(mount, table):
-        return
-    if cover := cover_of(mount, table):
-        raise MountError(describe_cover(mount, cover))
-    problem = detach_topmost(mount.path, lazy)
-    if not problem or not _is_there(mount, table):
-        return
+    for attempt in range(ATTEMPTS):
+        found = _find(mount, table)
+        if not found:
+            return
+        if cover := cover_of(found, table):
+            raise MountError(describe_cover(found, cover))
+        problem = detach_topmost(found.path, lazy, found.number)
+        left = _find(mount, table) if problem else None
+        if not left:
+            return
+        was_moved = left.path != found.path or problem == ELSEWHERE
+        if not was_moved or attempt == ATTEMPTS - 1:
+            raise _failure(left.path, problem)
+
+
+def _failure(path: str, problem: str) -> MountError:
     if problem in (os.strerror(errno.EBUSY), BUSY):
-        raise BusyError(f"{mount.path}: busy")
-    who = "" if os.geteuid() == 0 else f"; root can, and the user who mounted it: sudo fffs umount {mount.path}"
-    raise MountError(f"{mount.path}: cannot unmount: {problem}{who}")
+        return BusyError(f"{path}: busy")
+    who = "" if os.geteuid() == 0 else f"; root can, and the user who mounted it: sudo fffs umount {path}"
+    return MountError(f"{path}: cannot unmount: {problem}{who}")
 
 
-def _is_there(mount: Mount, table: int | None) -> bool:
-    return any(other.number == mount.number and other.path == mount.path for other in mounts(table, mount.device))
+def _find(mount: Mount, table: int | None) -> Mount | None:
+    """Return a mount as it is now: others may have moved it, or a folder above it."""
+    return next((other for other in mounts(table, mount.device) if other.number == mount.number), None)
 
 
 def describe_cover(mount: Mount, cover: Mount) -> str:
@@ -188,16 +208,51 @@ def describe_cover(mount: Mount, cover: Mount) -> str:
     )
 
 
-def detach_topmost(mountpoint: str, lazy: bool) -> str:
-    """Unmount the topmost mount at an absolute path. Returns what went wrong, if its effect shows that it failed."""
+def detach_topmost(mountpoint: str, lazy: bool, number: str = "") -> str:
+    """Unmount the topmost mount at an absolute path. Returns what went wrong, if its effect shows that it failed.
+
+    number: of the only mount that may be unmounted. ELSEWHERE is returned if the path leads to another.
+    """
     if os.geteuid() == 0:
-        flags = (_MNT_DETACH if lazy else 0) | _UMOUNT_NOFOLLOW
-        if _libc.umount2(os.fsencode(mountpoint), flags) == 0:
-            return ""
-        if ctypes.get_errno() != errno.EPERM:
-            return os.strerror(ctypes.get_errno())
+        try:
+            return _detach_as_root(mountpoint, lazy, number)
+        except OSError as error:
+            if error.errno != errno.EPERM:
+                return os.strerror(error.errno or 0)
     problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
     return BUSY if BUSY in problem else problem
+
+
+def _detach_as_root(mountpoint: str, lazy: bool, number: str) -> str:
+    """As ``detach_topmost``. Raises OSError.
+
+    The folder above the mount point is opened first: whoever may write to one further above can exchange that for a
+    link, and umount2(2) follows links in all components of its path but the last.
+    """
+    flags = (_MNT_DETACH if lazy else 0) | _UMOUNT_NOFOLLOW
+    above, name = os.path.split(mountpoint)
+    name = name or os.curdir  # of the root folder
+    try:
+        folder = os.open(above, HANDLE)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        _umount(os.fsencode(mountpoint), flags)  # it has to end, whatever the process lacks
+        return ""
+    try:
+        if number and number_below(folder, name) != number:
+            return ELSEWHERE
+        # /proc is missing, perhaps.
+        path = os.path.join(OPEN % folder, os.fsencode(name)) if os.path.isdir(OPEN % folder) else mountpoint
+        _umount(os.fsencode(path), flags)
+    finally:
+        os.close(folder)
+    return ""
+
+
+def _umount(path: bytes, flags: int) -> None:
+    if _libc.umount2(path, flags) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:

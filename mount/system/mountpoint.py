@@ -12,12 +12,13 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import DeadMountError, MountError
-from fffs.files.dirfd import FOLDER, HANDLE
+from fffs.files.dirfd import FOLDER, HANDLE, close, open_plain, reopened
 from fffs.files.file_systems import is_of_this_machine
 from fffs.files.temporary import close_locked, identity, is_marked, is_named, lock
 from fffs.mount.system.mounts import mount_at
@@ -75,24 +76,55 @@ class MountPoint:
             self.remove()
             raise
 
-    def examine(self) -> None:
-        """Raise MountError if others have meanwhile mounted there, or moved, removed or filled the folder."""
+    @contextmanager
+    def examined(self) -> Iterator[int]:
+        """Yield a descriptor of the folder, to mount on that: whoever may write to a folder above it can exchange that
+        for a link to anywhere, at any time.
+
+        Raises MountError if others have meanwhile mounted there, or moved, removed or filled the folder.
+        """
+        folder = self._open_examined()
+        try:
+            yield folder
+        finally:
+            close(folder)
+
+    def _open_examined(self) -> int:
         refuse_mounted(self.path, self._table)
-        if os.path.realpath(self.path) != self.path or not self._is_there():
-            raise MountError(f"{self.path}: moved or removed while the mount was prepared; mount again")
+        try:
+            folder = open_plain(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MountError(f"{self.path}: moved or removed while the mount was prepared; mount again") from None
+        except OSError as error:
+            raise self._refusal(error) from None
+        try:
+            with reopened(folder) as fd:
+                self._refuse_content(fd)
+        except BaseException as error:
+            close(folder)
+            if isinstance(error, OSError):
+                raise self._refusal(error) from None
+            raise
+        return folder
 
     def _is_there(self) -> bool:
         try:
-            names = os.listdir(self.path)
+            self._refuse_content(self.path)
         except FileNotFoundError:
             return False
         except NotADirectoryError:
             raise MountError(f"{self.path}: cannot mount on it: not a folder") from None
         except OSError as error:
-            raise MountError(f"{self.path}: cannot mount on it: {describe(error)}") from None
-        if names and not self._nonempty:
-            raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
+            raise self._refusal(error) from None
         return True
+
+    def _refuse_content(self, folder: int | str) -> None:
+        """Raise MountError if a folder is not empty, unless that was allowed. Raises OSError."""
+        if os.listdir(folder) and not self._nonempty:
+            raise MountError(f"{self.path}: not empty; mount on an empty folder, or hide its content with -o nonempty")
+
+    def _refusal(self, error: OSError) -> MountError:
+        return MountError(f"{self.path}: cannot mount on it: {describe(error)}")
 
     def _make(self) -> bool:
         """Create the folder and those above it. Returns False if another process interfered: then try again."""

@@ -108,6 +108,18 @@ def _number_at(path: str) -> str:
     return "" if number is None else str(number)
 
 
+def number_below(folder: int, name: str) -> str:
+    """As ``_number_at``, of a name in an open folder, for which every kernel tells. Raises OSError."""
+    number = _statx_mount(folder, name, 0, 0, _STATX_MNT_ID)
+    if number is not None:
+        return str(number)
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return number_of(fd)
+    finally:
+        os.close(fd)
+
+
 def _statx_mount(dir_fd: int, path: str, flags: int, asked: int, told: int) -> int | None:
     """Return stx_mnt_id of statx(2), or None if the kernel does not tell. Raises OSError.
 

@@ -10,7 +10,7 @@ from fffs.base.descriptors import duplicate
 from fffs.errors import MountError
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import is_dead
-from fffs.mount.system.mounts import Mount, cover_of, mount_at, mounts
+from fffs.mount.system.mounts import TYPE, Mount, cover_of, mount_at, mounts
 
 _log = logging.getLogger("fffs.mount")
 
@@ -21,14 +21,22 @@ class Place:
     It keeps no descriptor inside the mount, which would make every unmount but a lazy one fail.
     """
 
-    def __init__(self, path: str, fuse: int, table: int) -> None:
-        """fuse: the connection to the kernel, which is kept open. If this raises, as OSError, nothing is mounted."""
+    def __init__(self, path: str, source: str, fuse: int, table: int) -> None:
+        """fuse: the connection to the kernel, which is kept open.
+
+        Raises:
+            OSError: the system lacks something. Nothing is mounted.
+            MountError: the mount is not at the path, because others moved a folder above it.
+
+        """
         self._path, self._table = path, table
         try:
-            self.device = _device(fuse) or _device_at(path, table)
+            self.device = _device(fuse) or _device_at(path, source, table)
         except BaseException:
             kernel.detach_topmost(path, lazy=True)  # the table cannot be read
             raise
+        if not self.device:
+            raise MountError(f"{path}: moved while it was mounted, and dead by now; fffs umount removes it")
         self._fuse = fuse
         try:
             self._fuse = duplicate(fuse)
@@ -105,6 +113,7 @@ def _device(fuse: int) -> str:
     return f"0:{numbers[0]}" if numbers else ""
 
 
-def _device_at(path: str, table: int) -> str:
+def _device_at(path: str, source: str, table: int) -> str:
+    """As ``_device``, by the path, which leads to another mount if somebody moved a folder above it."""
     mount = mount_at(path, table)
-    return mount.device if mount else ""
+    return mount.device if mount and (mount.type, mount.source) == (TYPE, source) else ""

@@ -1,0 +1,117 @@
+"""Mounts of root below folders of a user who exchanges one of them for a symbolic link between a check and its call."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import mount_at, mount_kernel
+from mounting import Mounts, detach_all, mounts_below
+
+import fffs
+from fffs.mount import umount
+
+pytestmark = [
+    pytest.mark.fuse,
+    pytest.mark.skipif(os.geteuid() != 0, reason="fusermount3 checks what other users mount"),
+]
+
+REDIRECTED = """
+import os, signal, sys
+from pathlib import Path
+from fffs.mount import MountOptions
+from fffs.mount.daemon import kernel_mount, session
+from fffs.mount.daemon.job import make_job
+from fffs.mount.system import erofs, kernel
+
+pack, home, victim, way = map(Path, sys.argv[1:])
+
+def redirected(*arguments):
+    if way.name != "kernel" or arguments[0] == erofs._MOVE_MOUNT:
+        os.rename(home / "d", home / "e")
+        os.symlink(victim, home / "d")
+    return original(*arguments)
+
+def end():
+    print(*(line.split()[4] for line in open("/proc/self/mountinfo") if str(home.parent) in line))
+    signal.raise_signal(signal.SIGTERM)
+
+if way.name == "kernel":
+    original, erofs._call = erofs._call, redirected
+    kernel_mount.hold(make_job(pack, home / "d" / "m", MountOptions(kernel=True)), end, [])
+else:
+    original, kernel._mount = kernel._mount, redirected
+    session.serve(make_job(pack, home / "d" / "m", MountOptions()), end)
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder of a user, with a folder d/m; and another folder, with m, which is not empty."""
+    home, victim = tmp_path / "home", tmp_path / "victim"
+    for path in (home / "d" / "m", victim / "m"):
+        path.mkdir(parents=True)
+    (victim / "m" / "passwd").write_text("root")
+    yield home, victim
+    detach_all(tmp_path)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "passwd").write_text("user")
+    fffs.pack_folder(tmp_path / "source", tmp_path / "a.ffr", align=True)
+    return tmp_path / "a.ffr"
+
+
+@pytest.mark.parametrize("way", ["daemon", "kernel"])
+def test_a_mount_appears_on_the_folder_that_was_examined(way: str, source: Path, folders: tuple[Path, Path]) -> None:
+    home, victim = folders
+    command = [sys.executable, "-c", REDIRECTED, source, home, victim, way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"{home}/e/m\n", done.stderr
+    assert (victim / "m" / "passwd").read_text() == "root"
+    assert mounts_below(home.parent) == [], "it was found where it is"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("after", ["cover_of", "number_below"])
+def test_another_mount_is_not_unmounted(
+    after: str, lazy: bool, source: Path, folders: tuple[Path, Path], mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, victim = folders
+    path = mounts(source, at=home / "d" / "m")
+    subprocess.run(["mount", "-t", "tmpfs", "other", victim / "m"], check=True)
+    look: Callable[..., Any] = getattr(mount_kernel, after)
+
+    def redirected(*arguments: Any) -> Any:
+        found = look(*arguments)
+        if not (home / "e").exists():
+            os.rename(home / "d", home / "e")
+            os.symlink(victim, home / "d")
+        return found
+
+    monkeypatch.setattr(mount_kernel, after, redirected)
+    umount(path, lazy)
+    assert mount_at(f"{home}/e/m") is None
+    other = mount_at(f"{victim}/m")
+    assert other is not None and other.type == "tmpfs"
+
+
+def test_a_link_above_a_mount_point_that_appears_while_the_mount_is_prepared_is_refused(
+    source: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, _ = folders
+    (home / "empty" / "m").mkdir(parents=True)
+    code = REDIRECTED.replace(
+        "kernel._mount = kernel._mount", "session.MountPoint.__init__ = session.MountPoint.__init__"
+    )
+    command = [sys.executable, "-c", code, source, home, home / "empty", "daemon"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "MountError" in done.stderr and f"{home}/d/m: moved or removed while the mount was prepared" in done.stderr
+    assert mounts_below(home.parent) == []
