@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import pickle
+import shutil
 import stat
 import struct
 import subprocess
@@ -276,6 +277,24 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def btrfs(folder: Path) -> Iterator[Path]:
+    """Mount a new Btrfs on a new folder."""
+    folder.mkdir()
+    image = folder.with_name(f"{folder.name}.image")
+    image.touch()
+    os.truncate(image, 120 << 20)
+    commands = (["mkfs.btrfs", "-q", image], ["mount", "-o", "loop", image, folder])
+    if os.geteuid() != 0 or shutil.which("mkfs.btrfs") is None:
+        pytest.skip("no Btrfs can be made here")
+    if any(subprocess.run(command, capture_output=True, check=False).returncode for command in commands):
+        pytest.skip("no Btrfs can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @contextlib.contextmanager

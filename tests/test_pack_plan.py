@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from builders import Pack, Progress, as_nobody, differences, once, snapshot
+from builders import Pack, Progress, as_nobody, btrfs, differences, once, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import (
@@ -351,6 +353,35 @@ def test_hard_links_across_parts_become_copies_which_results_count(source: Path,
     assert [result.apart for result in results] == [1, 0, 1]
     with fffs.PackedFolder(tmp_path / "set") as pack:
         assert bytes(pack.read_one("day4/zzz.jpg")) == bytes(pack.read_one("day0/000.jpg")) == b"\0\0" * 1000
+
+
+@pytest.mark.parametrize("path", ["snapshot", "snapshot/day2/inner"])
+def test_the_place_of_a_subvolume_that_a_snapshot_does_not_contain_never_changes(
+    path: str, source: Path, tmp_path: Path
+) -> None:
+    """Btrfs shows an empty folder there, whose times are those of the call that asks."""
+    with btrfs(tmp_path / "disk") as disk:
+        subvolume = functools.partial(subprocess.run, cwd=disk, capture_output=True, check=True)
+        subvolume(["btrfs", "subvolume", "create", "s"])
+        shutil.copytree(source, disk / "s", dirs_exist_ok=True)
+        subvolume(["btrfs", "subvolume", "create", "s/day2/inner"])
+        subvolume(["btrfs", "subvolume", "snapshot", "s", "snapshot"])
+        before = (disk / "snapshot/day2/inner").stat()
+        time.sleep(0.02)  # the clock of a file system ticks
+        assert (disk / "snapshot/day2/inner").stat().st_mtime_ns != before.st_mtime_ns
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            plan = fffs.plan_pack(disk / path, tmp_path / name / "set", 3)
+            time.sleep(0.02)
+            plan.commit([task.run() for task in plan.tasks])
+            fffs.pack_folder(disk / path, tmp_path / f"{name}.ffr")
+        assert files_of(tmp_path / "one" / "set") == files_of(tmp_path / "two" / "set")
+        assert (tmp_path / "one.ffr").read_bytes() == (tmp_path / "two.ffr").read_bytes()
+        fffs.unpack(tmp_path / "one.ffr", tmp_path / "copy")
+        for folder in (disk / path).rglob("day?"):
+            assert (tmp_path / "copy" / folder.name).stat().st_mtime_ns == folder.stat().st_mtime_ns
+        inner = tmp_path / "copy" / (disk / "snapshot/day2/inner").relative_to(disk / path)
+        assert (inner.stat().st_mtime_ns, inner.stat().st_mode) == (0, before.st_mode)
 
 
 def test_what_cannot_be_packed_is_in_the_result_of_its_part(source: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import struct
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import btrfs
 from inside import AtomicFile, dump, sidecars
 
 import fffs
@@ -289,22 +289,11 @@ def test_an_empty_folder_that_is_locked_is_not_replaced(tmp_path: Path, when: st
 
 @pytest.mark.parametrize("fill", FILLING)
 def test_an_empty_subvolume_is_refused_before_any_work(fill: Callable[[Path], None], tmp_path: Path) -> None:
-    image, disk = tmp_path / "image", tmp_path / "disk"
-    disk.mkdir()
-    image.touch()
-    os.truncate(image, 120 << 20)
-    commands = (["mkfs.btrfs", "-q", image], ["mount", "-o", "loop", image, disk])
-    if os.geteuid() != 0 or shutil.which("mkfs.btrfs") is None:
-        pytest.skip("no Btrfs can be made here")
-    if any(subprocess.run(command, capture_output=True, check=False).returncode for command in commands):
-        pytest.skip("no Btrfs can be mounted here")
-    try:
+    with btrfs(tmp_path / "disk") as disk:
         subprocess.run(["btrfs", "subvolume", "create", disk / "x"], capture_output=True, check=True)
         with pytest.raises(UsageError, match="this empty folder would lose its subvolume; remove it, or name a new"):
             fill(disk / "x")
         assert not [*disk.glob(".*"), *(disk / "x").iterdir()]
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
 
 
 @pytest.mark.parametrize("fill", FILLING)

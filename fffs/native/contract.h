@@ -581,7 +581,7 @@ int fffs_msgpack_check(const uint8_t *data, size_t size, uint64_t memory);
 
 /* ---------------------------------------------------------------- listing folders (scan.c) */
 
-/* The status of a file or folder, from stat(2). */
+/* The status of a file or folder, from stat(2). The times are 0 of a folder that Btrfs shows in place of a subvolume. */
 typedef struct {
     int64_t mtime, ctime; /* seconds, and nanoseconds beyond them */
     uint32_t mtime_ns, ctime_ns;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +13,9 @@
 
 /* Bytes of names that getdents64(2) returns at a time, at least. */
 enum { ROOM = 1 << 16 };
+
+/* The inode number of the empty folders that Btrfs shows in place of subvolumes which a snapshot does not contain. */
+enum { PLACE_OF_SUBVOLUME = 2 };
 
 /* Of the kernel, which documents it in getdents(2). */
 struct dirent64 {
@@ -135,6 +139,45 @@ static void fill_status(fffs_status *status, const struct stat *found)
     };
 }
 
+static bool may_stand_for_subvolume(const struct stat *found)
+{
+    return found->st_ino == PLACE_OF_SUBVOLUME && S_ISDIR(found->st_mode);
+}
+
+/* Stores the status of an open folder. One that stands for a subvolume has no times of its own: it shows those of the
+ * call that asks, so it gets the time 0. Returns 0 or -errno. */
+static int ask_status(int fd, fffs_status *status)
+{
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return -errno;
+    if (may_stand_for_subvolume(&found) && fffs_file_system(fd) == BTRFS_SUPER_MAGIC)
+        found.st_mtim = found.st_ctim = (struct timespec){0};
+    fill_status(status, &found);
+    return 0;
+}
+
+/* Stores the status of an entry of the folder fd, or the error. */
+static void ask_status_at(int fd, const char *name, fffs_status *status)
+{
+    struct stat found;
+
+    if (fstatat(fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0) {
+        *status = (fffs_status){.error = -errno};
+        return;
+    }
+    fill_status(status, &found);
+    if (!may_stand_for_subvolume(&found))
+        return;
+    int child = fffs_above_standard(openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    int failed = child < 0 ? child : ask_status(child, status);
+    if (child >= 0)
+        close(child);
+    if (failed)
+        *status = (fffs_status){.error = failed};
+}
+
 /* Copies the name of an entry with a zero byte. Returns false if it is too long. */
 static bool copy_name(const fffs_scan *scan, uint64_t entry, char name[static FFFS_NAME_MAX + 1])
 {
@@ -186,7 +229,6 @@ static int append(fffs_scan *scan, int fd, uint32_t parent, size_t count)
 {
     fffs_scan_columns *columns = &scan->columns;
     uint64_t base = columns->entries;
-    struct stat found;
     size_t used = columns->name_offsets[base];
 
     qsort(scan->items, count, sizeof *scan->items, by_name);
@@ -204,14 +246,8 @@ static int append(fffs_scan *scan, int fd, uint32_t parent, size_t count)
         columns->name_offsets[base + i + 1] = (uint32_t)used;
     }
     qsort(scan->items, count, sizeof *scan->items, by_inode);
-    for (size_t i = 0; i < count; i++) {
-        fffs_status *status = &columns->statuses[base + scan->items[i].place];
-
-        if (fstatat(fd, scan->items[i].name, &found, AT_SYMLINK_NOFOLLOW) == 0)
-            fill_status(status, &found);
-        else
-            *status = (fffs_status){.error = -errno};
-    }
+    for (size_t i = 0; i < count; i++)
+        ask_status_at(fd, scan->items[i].name, &columns->statuses[base + scan->items[i].place]);
     columns->entries = base + count;
     return append_targets(scan, fd, base);
 }
@@ -235,15 +271,14 @@ int fffs_scan_new(fffs_scan **scan)
 
 int fffs_scan_folder(fffs_scan *scan, int fd, uint32_t node, const fffs_name_range *range, fffs_status *status)
 {
-    struct stat found;
+    int failed = ask_status(fd, status);
 
-    if (fstat(fd, &found) != 0)
-        return -errno;
-    fill_status(status, &found);
+    if (failed)
+        return failed;
     int64_t count = read_names(scan, fd, range);
     if (count <= 0)
         return (int)count;
-    int failed = grow_entries(scan, (size_t)count);
+    failed = grow_entries(scan, (size_t)count);
     return failed ? failed : append(scan, fd, node, (size_t)count);
 }
 
