@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -157,6 +158,51 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     found = by_name(doctor_mounting.check_mounting())
     assert found["allow_other"].state == "ok"
     assert (found["fusermount3"].state, "apt-get install fuse3" in found["fusermount3"].cure) == ("problem", True)
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "owner", "flags", "found", "cure"),
+    [
+        ({}, 0o4755, 0, 0, "/bin/fusermount3", ""),
+        ({"NoNewPrivs": "1"}, 0o4755, 0, 0, "no_new_privs", "allowPrivilegeEscalation: true"),
+        ({"CapBnd": "000001ffffdfffff"}, 0o4755, 0, 0, "CAP_SYS_ADMIN", "--cap-add SYS_ADMIN"),
+        ({}, 0o4755, 0, os.ST_NOSUID, "nosuid", "mount -o remount,suid"),
+        ({"uid_map": "1000 1000 1"}, 0o4755, 65534, 0, "user namespace", "unshare -rm"),
+        ({"uid_map": "0 100000 65536"}, 0o4755, 0, 0, "/bin/fusermount3", ""),
+        ({}, 0o755, 0, 0, "not setuid root", "chmod u+s"),
+        ({}, 0o4755, 1000, 0, "not setuid root", "chmod u+s"),
+    ],
+)
+def test_why_fusermount_cannot_become_root(
+    values: dict[str, str],
+    mode: int,
+    owner: int,
+    flags: int,
+    found: str,
+    cure: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = {"NoNewPrivs": "0", "CapBnd": "000001ffffffffff", "uid_map": "0 0 4294967295", **values}
+    status = "Name:\tpython\n" + "".join(f"{name}:\t{value}\n" for name, value in fields.items())
+    answers = {"/proc/self/status": status, "/proc/self/uid_map": fields["uid_map"]}
+    monkeypatch.setattr(doctor_mounting, "setting", answers.get)
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode, 1, 1, 1, owner, 0, 1, 0, 0, 0)))
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, flags, 255)))
+    finding = doctor_mounting._fusermount(by_root=False)
+    assert finding.state == ("problem" if cure else "ok")
+    assert found in finding.found and cure in finding.cure
+    assert doctor_mounting._fusermount(by_root=True).state == "ok"
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+def test_a_process_without_new_privileges_is_told() -> None:
+    not_by_root = ["--bounding-set=-sys_admin"] if os.geteuid() == 0 else []
+    command = ["setpriv", *not_by_root, "--no-new-privs", sys.executable, "-m", "fffs", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}["fusermount3"]
+    assert (done.returncode, found["state"]) == (Exit.MOUNT, "problem")
+    assert "no_new_privs" in found["found"] or shutil.which("fusermount3") is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
 _FUSE = (10, 229)  # the number of its device: Documentation/admin-guide/devices.txt of Linux
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
 _SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
+_PRIVILEGES = (
+    "allow privilege escalation here (Kubernetes: allowPrivilegeEscalation: true; docker: without --security-opt "
+    "no-new-privileges; systemd: NoNewPrivileges=no)"
+)
 _GET_OWNER = 0xB701  # <linux/nsfs.h>: NS_GET_USERNS
 _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
 
@@ -54,8 +58,24 @@ def _package(name: str) -> Finding:
 
 def _may_mount() -> bool:
     """Whether this process may call mount(2)."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", setting("/proc/self/status") or "", re.MULTILINE)
-    return os.geteuid() == 0 and (found is None or bool(int(found[1], 16) >> _SYS_ADMIN & 1))
+    return os.geteuid() == 0 and _has_sys_admin("CapEff")
+
+
+def _has_sys_admin(capabilities: str) -> bool:
+    """Whether CAP_SYS_ADMIN is in a set of capabilities of this process, or the kernel does not tell."""
+    found = _status(capabilities)
+    return not found or bool(int(found, 16) >> _SYS_ADMIN & 1)
+
+
+def _status(field: str) -> str:
+    """Return a field of the status of this process, or an empty string if the kernel does not tell."""
+    found = re.search(rf"^{field}:\s*(\w+)", setting("/proc/self/status") or "", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _has_all_users() -> bool:
+    """Whether this is the first user namespace, or one like it."""
+    return (setting("/proc/self/uid_map") or _ALL_USERS).split() == _ALL_USERS.split()
 
 
 def _has_foreign_mounts() -> bool:
@@ -98,10 +118,26 @@ def _fusermount(by_root: bool) -> Finding:
             return good("fusermount3", "not installed, and not needed by root")
         cure = "install it: apt-get install fuse3, or dnf install fuse3"
         return problem("fusermount3", "not installed, which users other than root need to mount", cure)
-    status = os.stat(path)
-    if by_root or (status.st_uid == 0 and status.st_mode & stat.S_ISUID):
+    if by_root:
         return good("fusermount3", path)
-    return problem("fusermount3", f"{path} is not setuid root", f"have root reinstall it, or: chmod u+s {path}")
+    obstacle = _obstacle(path)
+    return problem("fusermount3", *obstacle) if obstacle else good("fusermount3", path)
+
+
+def _obstacle(path: str) -> tuple[str, str] | None:
+    """Return why fusermount3 cannot become root or mount, if that is known, and what to do."""
+    status = os.stat(path)
+    if status.st_uid != 0 and not _has_all_users():
+        return f"{path} is not root's in this user namespace", "mount outside of it, or as its root (unshare -rm)"
+    if status.st_uid != 0 or not status.st_mode & stat.S_ISUID:
+        return f"{path} is not setuid root", f"have root reinstall it, or: chmod u+s {path}"
+    if os.statvfs(path).f_flag & os.ST_NOSUID:
+        return f"{path} is on a file system mounted nosuid", "have root change that: mount -o remount,suid"
+    if _status("NoNewPrivs") == "1":
+        return f"{path} cannot become root: no_new_privs is set", _PRIVILEGES
+    if not _has_sys_admin("CapBnd"):
+        return f"{path} cannot mount: no program here gets CAP_SYS_ADMIN", CONTAINER
+    return None
 
 
 def _others(by_root: bool) -> Finding:
@@ -119,7 +155,7 @@ def _kernel(by_root: bool) -> Finding:
     name, release = "mount -o kernel", platform.release()
     if not by_root:
         return hint(name, "for root only", "use the daemon (without -o kernel), or ask root")
-    if (setting("/proc/self/uid_map") or _ALL_USERS).split() != _ALL_USERS.split():
+    if not _has_all_users():
         return hint(name, "not for root of a user namespace", "use the daemon (without -o kernel)")
     known = setting("/proc/filesystems") or ""
     if not re.search(r"\berofs$", known, re.MULTILINE) and not _has_module(release, "erofs"):
