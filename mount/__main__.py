@@ -13,7 +13,9 @@ from fffs.base.descriptors import allow_many, describe_shortage, open_standard_s
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.background import report
 from fffs.mount.daemon.job import Job
-from fffs.mount.daemon.log import DaemonLog
+from fffs.mount.daemon.log import DaemonLog, write_out
+from fffs.mount.system.kernel import become_fusermount
+from fffs.mount.system.mounts import Mount
 
 _logger = logging.getLogger("fffs.mount")
 
@@ -25,6 +27,7 @@ class _Daemon:
         self._fd, self._detach = fd, detach
         self._reported = False
         self._log: DaemonLog | None = None
+        self._left: list[Mount] = []
 
     def run(self, job: Job, lifelines: list[int]) -> int:
         try:
@@ -32,7 +35,7 @@ class _Daemon:
             if job.options.kernel is False or not self._hold(job, lifelines):
                 from fffs.mount.daemon.session import serve
 
-                serve(job, self.ready, lifelines)
+                self._left = serve(job, self.ready, lifelines)
             self._log.exit_code = 0
         except FffsError as error:
             return self._fail(error)
@@ -70,6 +73,13 @@ class _Daemon:
             self._reported = True
             report(self._fd, error)
 
+    def end(self) -> None:
+        """Unmount what is left where no process can be started. Does not return if fusermount3 can be run."""
+        for mount in self._left:
+            _logger.warning("%s: fusermount3 takes the place of the daemon to unmount it", mount.path)
+            write_out()
+            become_fusermount(mount)
+
 
 def _stop_ignoring_signals() -> None:
     """Undo what a parent ignores: SIGCHLD, without which exit codes are lost, and signals that end a daemon."""
@@ -97,7 +107,10 @@ def main() -> int:
         job = Job.decode(file.read().decode())
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("fffs")  # the name that ps(1) and top(1) show
-    return _Daemon(args.report, args.detach).run(job, args.lifeline)
+    daemon = _Daemon(args.report, args.detach)
+    code = daemon.run(job, args.lifeline)
+    daemon.end()
+    return code
 
 
 if __name__ == "__main__":

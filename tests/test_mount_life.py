@@ -882,10 +882,8 @@ def test_a_device_that_is_missing_is_named(source: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     with pytest.raises(MountError, match=rf"cannot start a daemon: No such file or directory: {tmp_path}/null$"):
         fffs.mount.mount(source, tmp_path / "m")
-    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)  # then it is asked of fusermount3
-    assert mount_kernel.detach_topmost(str(tmp_path), lazy=False) == f"{tmp_path}/null: No such file or directory"
-    monkeypatch.undo()
-    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)  # then fusermount3 is asked, which needs no such device
+    assert mount_kernel.detach_topmost(str(tmp_path), lazy=False).startswith("fusermount3: ")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert mount_kernel.detach_topmost(str(tmp_path), lazy=False) == "fusermount3 is missing; install the package fuse3"
 

@@ -23,7 +23,7 @@ from fffs.mount.daemon.log import write_out
 from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import open_table
+from fffs.mount.system.mounts import Mount, mounts, open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -52,7 +52,7 @@ WARNINGS_SHOWN = 10
 RENEWAL, REFUSED = 60.0, 1.0
 
 
-def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> None:
+def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> list[Mount]:
     """Mount and serve until the file system is unmounted, or a signal (SIGTERM, SIGINT, SIGHUP) ends it.
 
     Must run in the main thread, and once per process: pyfuse3's session is global, and the signal handlers stay.
@@ -62,12 +62,15 @@ def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequenc
         ready: called when the mount answers.
         lifelines: descriptors; the mount ends when one of them becomes readable or is closed at the other end.
 
+    Returns:
+        What is still mounted, but dead, because no process could be started to unmount it.
+
     Raises:
         FffsError: mounting failed, and nothing is mounted.
 
     """
     try:
-        _serve(job, ready, lifelines)
+        return _serve(job, ready, lifelines)
     except BaseException as error:
         if shortage := _find_shortage(error):
             raise MountError(f"{job.mountpoint}: cannot serve it: {shortage}") from error
@@ -81,7 +84,7 @@ def _find_shortage(error: BaseException) -> str:
     return next(filter(None, map(_find_shortage, getattr(error, "exceptions", ()))), "")
 
 
-def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> None:
+def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> list[Mount]:
     leave_when_signalled()
     options = job.options
     with load_shown(
@@ -99,7 +102,8 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> Non
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty, table)
         try:
-            _Session(job, view, point, ready, lifelines, signals, table).run()
+            with kernel.spare_descriptors():
+                return _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
             point.remove()
             ignore_signals()
@@ -124,12 +128,15 @@ class _Session:
         self._announced = False
         self._stopping = False
         self._detached = False
+        self._left: list[Mount] = []
+        self._lacking: list[Mount] = []  # of these, those that the lack of a process left
         self._overdue = False
         self._error: MountError | None = None
         self._native_failures = 0, False
         self._serving = trio.CancelScope()
 
-    def run(self) -> None:
+    def run(self) -> list[Mount]:
+        """Mount and serve. Otherwise as ``serve``."""
         job = self._job
         self._attach()
         initialised = False
@@ -153,11 +160,13 @@ class _Session:
                 self._point.remove()
                 write_out()
                 os._exit(0)
+            self._detach_again()
         self._finish()
         if self._error:
             raise self._error
         if not self._announced and not self._stopping:
             raise MountError(f"{job.mountpoint}: unmounted before it was ready")
+        return self._lacking
 
     def _native_stats(self) -> dict[str, Any]:
         return self._connection.stats() if isinstance(self._connection, fastpath.FastPath) else {}
@@ -185,7 +194,10 @@ class _Session:
         summary = self._operations.failures.summary(*self._native_failures)
         if summary:
             _log.warning("%s: %s", self._job.mountpoint, summary)
-        _log.info("%s: unmounted", self._job.mountpoint)
+        for mount in self._left:
+            _log.error("%s: still mounted, without a daemon", mount.path)
+        if not self._left:
+            _log.info("%s: unmounted", self._job.mountpoint)
 
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -310,9 +322,23 @@ class _Session:
 
     def _detach(self, lazy: bool) -> None:
         """Unmount, unless another process has already unmounted it."""
-        if self._place.is_mounted() and self._place.detach(lazy):
-            self._point.remove()  # now: open files may be served for long, and an empty folder looks valid
+        if self._place.is_mounted():
+            if self._place.detach(lazy):
+                self._point.remove()  # now: open files may be served for long, and an empty folder looks valid
+            else:
+                self._left = mounts(self._table, self._place.device)
         self._detached = True
+
+    def _detach_again(self) -> None:
+        """Try again to unmount what is left: threads have ended, so that fusermount3 can perhaps be started."""
+        tried, self._left = self._left, []
+        for mount in tried:
+            try:
+                kernel.detach(mount, lazy=True, table=self._table)
+            except MountError as error:  # it is in the log already
+                self._left.append(mount)
+                if kernel.NO_PROCESS in str(error):
+                    self._lacking.append(mount)
 
 
 def _is_abort(error: BaseException) -> bool:

@@ -12,7 +12,8 @@ import os
 import socket
 import stat
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from fffs.base.descriptors import above_standard, describe
@@ -33,6 +34,7 @@ PACKAGES = (
 """What to do where mounting is not possible."""
 OPEN = b"/proc/self/fd/%d"  # a path that leads to what a descriptor has open, for calls that take only paths
 BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY
+NO_PROCESS = "the system refuses to start a process"
 
 ELSEWHERE = "others move it, or the folders above it"
 ATTEMPTS = 100  # to unmount a mount that others move, or above which they exchange folders for links
@@ -40,6 +42,10 @@ ATTEMPTS = 100  # to unmount a mount that others move, or above which they excha
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+
+# Starting fusermount3 takes three pipes: for its input, for its messages, and to learn whether it was started.
+_NEEDED = 6
+_spares: list[int] = []  # descriptors that are kept for them
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -127,7 +133,7 @@ def _attach_as_user(request: MountRequest) -> int:
         raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     with ours, its:
         command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
-        problem = _fusermount(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
+        problem = _run(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
         its.close()
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if not fds:
@@ -255,27 +261,76 @@ def _umount(path: bytes, flags: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+@contextmanager
+def spare_descriptors() -> Iterator[None]:
+    """Keep what it takes to unmount by fusermount3, whatever this process lacks meanwhile. Raises OSError."""
+    try:
+        _keep(_NEEDED)
+        yield
+    finally:
+        _give_up()
+
+
+def _keep(count: int) -> None:
+    for _ in range(count):
+        _spares.append(above_standard(os.open(os.sep, HANDLE)))
+
+
+def _give_up() -> None:
+    while _spares:
+        os.close(_spares.pop())
+
+
 def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
+    """Run fusermount3 with the descriptors that are kept for it. Otherwise as ``_run``."""
+    count = len(_spares)
+    _give_up()
+    try:
+        return _run(command, environment, fds)
+    finally:
+        with suppress(OSError):
+            _keep(count)
+
+
+def _run(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
     """Run fusermount3. Returns what went wrong, if its effect shows that it failed.
 
     Its exit code does not show that: the code is lost in a process that ignores SIGCHLD.
     """
-    # In the C locale its messages have the system's words for a failed call, which the callers compare.
-    environment = {**os.environ, "LC_ALL": "C", **environment}
     try:
         done = subprocess.run(
             command,
-            env=environment,
+            env=_environment() | environment,
             pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            input=b"",  # a pipe: /dev/null may be missing
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             check=False,
         )
+    except FileNotFoundError:
+        return f"{command[0]} is missing; install the package fuse3"
     except OSError as error:
-        missing = error.filename or command[0]  # /dev/null is opened, too
-        if isinstance(error, FileNotFoundError) and missing == command[0]:
-            return "fusermount3 is missing; install the package fuse3"
-        return f"{missing}: {error.strerror}"
-    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return last or f"fusermount3 failed ({done.returncode})"
+        return f"{command[0]}: {_describe(error)}"
+    last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
+    return last or f"{command[0]} failed ({done.returncode})"
+
+
+def _environment() -> dict[str, str]:
+    """In the C locale, the messages of fusermount3 have the system's words for a failed call, which are compared."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _describe(error: OSError) -> str:
+    """Return why fusermount3 could not be started, and what to do if processes or descriptors are lacking."""
+    if error.errno == errno.EAGAIN:
+        return f"{NO_PROCESS}; allow this user or container more of them (ulimit -u)"
+    return describe(error)
+
+
+def become_fusermount(mount: Mount) -> None:
+    """Unmount by fusermount3 in place of this process: that needs no other one. Returns only if it cannot be run, or if
+    the mount is gone or hidden.
+    """
+    if _is_there(mount, None) and not cover_of(mount):
+        with suppress(OSError):
+            os.execvpe("fusermount3", ["fusermount3", "-u", "-z", "--", mount.path], _environment())
