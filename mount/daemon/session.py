@@ -23,7 +23,7 @@ from fffs.mount.daemon.log import write_out
 from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import Mount, mounts, open_table
+from fffs.mount.system.mounts import Mount, cover_of, mounts, open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -195,7 +195,8 @@ class _Session:
         if summary:
             _log.warning("%s: %s", self._job.mountpoint, summary)
         for mount in self._left:
-            _log.error("%s: still mounted, without a daemon", mount.path)
+            if not cover_of(mount, self._table):  # otherwise the log says so already
+                _log.error("%s: still mounted, without a daemon", mount.path)
         if not self._left:
             _log.info("%s: unmounted", self._job.mountpoint)
 
