@@ -21,7 +21,7 @@ from object_server import ObjectServer, Request, flip, late, status
 
 import fffs
 import fffs.torch
-from fffs.errors import ChecksumError, RecordIndexError, SourceChangedError
+from fffs.errors import ChecksumError, ReadError, RecordIndexError, SourceChangedError
 
 COUNT = 64
 RECORDS = [random.Random(k).randbytes(70_000 + 13 * k) for k in range(COUNT)]
@@ -328,3 +328,37 @@ def test_a_reader_in_random_order_has_nothing_else_fetched(
         for k in order:
             reader.read_one(k)
         assert _fetched(server) - before <= 20 * 3 * 4096
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_place_that_cannot_be_read_costs_only_its_record(
+    server: ObjectServer, small_records: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hangs: bool
+) -> None:
+    """And not all that is fetched ahead together with it, which nobody asked for yet."""
+    monkeypatch.setenv("FFFS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    monkeypatch.setattr(object_server, "etag_of", lambda data: '"small"')
+    place, released = server.objects["/small.ffr"].index((1500).to_bytes(4, "big") * 2000) + 4000, threading.Event()
+
+    def fail(request: Request, answer: Any) -> None:
+        if not request.start <= place < request.end:
+            return
+        if hangs:
+            answer.hold = released
+        else:
+            status(500)(request, answer)
+
+    bad = []
+    with fffs.FileReader(small_records) as reader:
+        reader.store.use_caches()
+        server.always = fail
+        for k in range(reader.n):
+            try:
+                assert bytes(reader.read_one(k)) == k.to_bytes(4, "big") * 2000
+            except ReadError:
+                bad.append(k)
+        asked = [(request.start, request.end) for request in server.requests if request.start <= place < request.end]
+        released.set()
+    assert bad == [1500]
+    # Tries: of the record, and of one or two steps that it is in. The next ones leave it out.
+    assert len(set(asked)) <= 3

@@ -328,6 +328,36 @@ def test_a_large_record_that_fails_fails_once_for_all_that_wait(
     assert time.monotonic() - begin < 3  # 8 deadlines are longer
 
 
+def test_a_failure_is_that_of_its_record_only(
+    server: ObjectServer, url: str, contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not of the next one, which waited for a block that both have a part of."""
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    place = server.objects["/p.ffr"].index(contents["050"]) + 10_000
+    results: dict[int, list[Any]] = {}
+
+    def fail(request: Request, answer: Answer) -> None:
+        if request.start <= place < request.end:
+            status(500)(request, answer)
+
+    def read(record: int) -> None:
+        try:
+            results[record] = [bytes(part) for part in reader.read([record])]
+        except fffs.errors.ReadError:
+            results[record] = []
+
+    with fffs.FileReader(url, cache=tmp_path / "cache") as reader:
+        asked = len(server.requests)
+        server.always = fail
+        threads = [threading.Thread(target=read, args=(record,)) for record in (50, 51)]
+        threads[0].start()
+        wait_until(lambda: len(server.requests) > asked)
+        threads[1].start()
+        for thread in threads:
+            thread.join()
+    assert results == {50: [], 51: [contents["051"]]}
+
+
 # ---------------------------------------------------------------- how long a batch may fail
 
 

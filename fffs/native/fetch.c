@@ -37,6 +37,18 @@ struct fffs_fetch {
     unsigned random;
 };
 
+/* For how long a transfer may stall. What nobody asked for is given up sooner: a reader that waits for it then asks itself. */
+static int64_t patience(const struct fffs_fetch *fetch)
+{
+    return fetch->silence->ahead ? fffs_http_patience() / 2 : fffs_http_patience();
+}
+
+/* For how long a range may bring nothing. */
+static int64_t deadline(const struct fffs_fetch *fetch)
+{
+    return fetch->silence->ahead ? patience(fetch) : fffs_http_deadline();
+}
+
 /* Ends a range with an error. */
 static void give_up(struct fffs_fetch *fetch, struct fffs_range *range, int status)
 {
@@ -53,6 +65,7 @@ static void note_progress(struct fffs_fetch *fetch, int64_t when)
         return;
     fetch->progress = when;
     fetch->silence->failures = 0;
+    fetch->silence->answered = true;
 }
 
 /* Whether nothing came since a range began to fail, also of the others. */
@@ -86,7 +99,7 @@ static bool is_hopeless(const struct fffs_fetch *fetch, const struct fffs_range 
 /* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. */
 static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range, int64_t now)
 {
-    return range->since && now >= range->since + fffs_http_deadline() && now > range->not_before + FFFS_SECOND &&
+    return range->since && now >= range->since + deadline(fetch) && now > range->not_before + FFFS_SECOND &&
            is_silent(fetch, range);
 }
 
@@ -95,7 +108,7 @@ static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range,
 static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t retry_after)
 {
     int64_t now = fffs_now(), pause = PAUSE_FIRST << (range->tries < 7 ? range->tries : 7);
-    int64_t left = range->since + fffs_http_deadline() - now;
+    int64_t left = range->since + deadline(fetch) - now;
 
     if (left < PAUSE_FIRST) {
         note_silence(fetch, range, status);
@@ -280,7 +293,7 @@ static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
 
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
         struct fffs_transfer *transfer = &fetch->transfers[i];
-        int64_t end = transfer->range ? fffs_transfer_patience_ends(transfer) : INT64_MAX;
+        int64_t end = transfer->range ? fffs_transfer_stalls_since(transfer) + patience(fetch) : INT64_MAX;
 
         if (end <= now) {
             fffs_transfer_note_stall(transfer);

@@ -23,11 +23,14 @@ struct fffs_range {
     struct fffs_range *next; /* in the list of those that wait for that */
 };
 
-/* What a batch, which may be fetched in several steps, knows of a server that brings nothing any more. All zero at first. */
+/* What a batch, which may be fetched in several steps, knows of a server that brings nothing any more. All zero at first, but for
+ * ahead. */
 struct fffs_silence {
     int32_t object;    /* one that the server has */
     int status;        /* -errno of its requests; 0: no server was given up */
     uint32_t failures; /* ranges in a row that brought nothing until their deadline */
+    bool answered;     /* anything came */
+    bool ahead;        /* nobody asked for it yet: it is given up sooner */
 };
 
 /* A batch of requests that are fetched from objects. */

@@ -33,6 +33,9 @@ enum { SLICE = 50 };
 /* Bytes of the first and the largest step that is read ahead. While one step is used, the next is fetched. */
 enum { STEP_FIRST = 256 * 1024, STEP_MOST = 16 * 1024 * 1024 };
 
+/* Nanoseconds for which a range that could not be fetched is in no step. */
+#define LEFT_OUT_FOR (10 * FFFS_SECOND)
+
 struct fffs_object_cache {
     int data_fd, map_fd;
     int64_t size, keep_free;
@@ -42,9 +45,9 @@ struct fffs_object_cache {
     _Atomic bool broken;                  /* a write failed */
     /* Of a reader of one part after the other: where its last step begins and ends, and how long that is. */
     _Atomic int64_t step_start, step_end, step;
+    /* What is in no step, and when it may be again. */
+    _Atomic int64_t left_out_start, left_out_end, left_out_until;
     _Atomic uint64_t hits, refetched;
-    _Atomic int64_t failed; /* when a fetch failed last; 0: never */
-    _Atomic int failure;    /* its status */
     uint64_t drops_before;  /* the number in the map when it was opened */
     _Atomic uint64_t drops; /* the last one that was seen */
 };
@@ -148,17 +151,6 @@ void fffs_object_cache_counters(const struct fffs_object_cache *cache, fffs_obje
 {
     state->hits = atomic_load(&cache->hits);
     state->refetched = atomic_load(&cache->refetched);
-}
-
-void fffs_object_cache_failed(struct fffs_object_cache *cache, int status)
-{
-    atomic_store(&cache->failure, status);
-    atomic_store(&cache->failed, fffs_now());
-}
-
-int fffs_object_cache_failure(const struct fffs_object_cache *cache, int64_t begin)
-{
-    return atomic_load(&cache->failed) >= begin ? atomic_load(&cache->failure) : 0;
 }
 
 /* ---------------------------------------------------------------- bits */
@@ -290,6 +282,23 @@ bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, 
     return true;
 }
 
+void fffs_object_cache_leave_out(struct fffs_object_cache *cache, int64_t start, int64_t end)
+{
+    atomic_store(&cache->left_out_start, start);
+    atomic_store(&cache->left_out_end, end);
+    atomic_store(&cache->left_out_until, fffs_now() + LEFT_OUT_FOR);
+}
+
+/* Returns how much of a step is before what is left out. Another thread may change that meanwhile: it is only a guess, too. */
+static int64_t shorten(const struct fffs_object_cache *cache, int64_t from, int64_t step)
+{
+    int64_t until = atomic_load(&cache->left_out_until), start = atomic_load(&cache->left_out_start);
+
+    if (from + step <= start || from >= atomic_load(&cache->left_out_end) || fffs_now() >= until)
+        return step;
+    return start > from ? start - from : 0;
+}
+
 /* A reader of one file of a pack after the other misses where its last step ended. Its steps double; another place begins anew.
  * The two numbers are only a guess, so that threads may mix them up. */
 int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, int64_t length, bool missed,
@@ -310,7 +319,7 @@ int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, 
     *from = stop > end ? stop : end;
     int64_t left = cache->size - *from;
     step = step < room ? step : room / BLOCK * BLOCK;
-    step = step < left ? step : left;
+    step = shorten(cache, *from, step < left ? step : left);
     /* Of several threads that read at once, one takes the step. */
     if (step <= 0 || !atomic_compare_exchange_strong(&cache->step_start, &start, *from))
         return 0;
@@ -328,10 +337,19 @@ struct fffs_object_claim {
     int64_t start, end;
 };
 
-/* One for all caches, so that the fork handlers can take it. It guards the list, never a request. */
+/* A thread that waits for bytes that others fetch. On its stack. */
+struct waiter {
+    struct waiter *next;
+    const struct fffs_object_cache *cache;
+    int64_t start, end;
+    int status; /* of those that could not be fetched */
+};
+
+/* One for all caches, so that the fork handlers can take it. It guards the lists, never a request. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released;
 static struct fffs_object_claim *claims;
+static struct waiter *waiters;
 
 __attribute__((constructor)) static void make_condition(void)
 {
@@ -345,9 +363,10 @@ void fffs_object_cache_before_fork(void)
 
 void fffs_object_cache_after_fork(bool child)
 {
-    if (child) { /* the threads with claims exist only in the parent, and so does who would free these */
+    if (child) { /* the threads with claims, and those that wait, exist only in the parent, and so does who would free the former */
         fffs_condition_init(&released);
         claims = NULL;
+        waiters = NULL;
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -379,9 +398,12 @@ bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int
     return good;
 }
 
-void fffs_object_cache_release(struct fffs_object_claim *claim)
+void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until)
 {
     pthread_mutex_lock(&mutex);
+    for (struct waiter *waiter = waiters; status && waiter; waiter = waiter->next)
+        if (waiter->cache == claim->cache && waiter->start < until && waiter->end > from)
+            waiter->status = status;
     for (struct fffs_object_claim **link = &claims; *link; link = &(*link)->next) {
         if (*link == claim) {
             *link = claim->next;
@@ -402,16 +424,21 @@ static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int
     return false;
 }
 
-bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, int64_t length)
+int fffs_object_cache_wait(struct fffs_object_cache *cache, int64_t offset, int64_t length, const int32_t *cancel)
 {
     int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
+    struct waiter self = {.cache = cache, .start = offset, .end = offset + length}, **link = &waiters;
 
     pthread_mutex_lock(&mutex);
-    if (is_claimed(cache, start, end))
+    self.next = waiters;
+    waiters = &self;
+    while (!self.status && is_claimed(cache, start, end) && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
         fffs_condition_wait(&released, &mutex, SLICE);
-    bool settled = !is_claimed(cache, start, end);
+    while (*link != &self)
+        link = &(*link)->next;
+    *link = self.next;
     pthread_mutex_unlock(&mutex);
-    return settled;
+    return self.status;
 }
 
 /* ---------------------------------------------------------------- changing */

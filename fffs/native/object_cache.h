@@ -41,24 +41,24 @@ bool fffs_object_cache_missing(struct fffs_object_cache *cache, int64_t offset, 
 int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, int64_t length, bool missed,
                                int64_t *from);
 
+/* Has the next steps leave out a range, of which some could not be fetched. Thread-safe. */
+void fffs_object_cache_leave_out(struct fffs_object_cache *cache, int64_t start, int64_t end);
+
 /* Claims the begin of a run of missing blocks for the calling thread, which will fetch it; *end may become smaller. Returns false
  * if another thread fetches the first block already, which it does up to *end, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
 bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
                              struct fffs_object_claim **claim);
-void fffs_object_cache_release(struct fffs_object_claim *claim);
 
-/* Waits until no other thread fetches a block of a range, or a moment. The caller must have no claim: two that wait for each other
- * would wait for ever. Returns whether none does. Thread-safe. */
-bool fffs_object_cache_settled(struct fffs_object_cache *cache, int64_t offset, int64_t length);
+/* Ends a claim. status: 0, or with what bytes from on to until could not be fetched. Who waits for some of these gets it. */
+void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until);
+
+/* Waits until no other thread fetches a block of a range, some of its bytes could not be fetched, or *cancel is set. The caller must
+ * have no claim: two that wait for each other would wait for ever. Returns 0 or the status of these bytes. Thread-safe. */
+int fffs_object_cache_wait(struct fffs_object_cache *cache, int64_t offset, int64_t length, const int32_t *cancel);
 
 /* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
  * later. Thread-safe. */
 void fffs_object_cache_put(struct fffs_object_cache *cache, int64_t start, const uint8_t *data, int64_t length);
-
-/* Notes that bytes could not be fetched, with the status of a request. Returns the last status that was noted since begin, a time
- * of fffs_now, or 0. Thread-safe. */
-void fffs_object_cache_failed(struct fffs_object_cache *cache, int status);
-int fffs_object_cache_failure(const struct fffs_object_cache *cache, int64_t begin);
 
 /* Forgets the blocks of a range, whose bytes are wrong. Thread-safe. */
 void fffs_object_cache_drop(struct fffs_object_cache *cache, int64_t offset, int64_t length);

@@ -1,7 +1,6 @@
 /* Batches of records of objects: what the caches have is read by the engine, what is missing is fetched into them, and what they
  * have no room for is fetched to its destination. */
 #include "remote.h"
-#include "clock.h"
 #include "fault.h"
 #include "fetch.h"
 #include "object_cache.h"
@@ -14,6 +13,10 @@
 
 /* Bytes that are fetched into caches at a time, in memory. */
 enum { STEP = 32 * 1024 * 1024 };
+
+/* Bytes of a run of what is fetched before anybody asks for it, as many as requests to stores have at least: a place that cannot be
+ * read costs only the run that it is in. */
+enum { RUN_AHEAD = 1024 * 1024 };
 
 /* Milliseconds between two looks at *cancel. */
 enum { SLICE = 50 };
@@ -50,6 +53,12 @@ static int fetch_all(fffs_request *requests, size_t count, struct fffs_silence *
 
 /* ---------------------------------------------------------------- filling caches */
 
+/* Whose a run is. */
+struct owner {
+    struct fffs_object_claim *claim;
+    const fffs_request *asked; /* who needs it */
+};
+
 /* Runs of missing blocks: requests without a checksum, and their memory. */
 struct filling {
     const int32_t *cancel;
@@ -57,7 +66,7 @@ struct filling {
     fffs_request **sorted;      /* [sorted_count] by place: who needs the runs */
     size_t sorted_count, first; /* first: of those before it, nothing is fetched any more */
     fffs_request *runs;
-    struct fffs_object_claim **claims; /* [room], for each run */
+    struct owner *owners; /* [room], of the runs */
     size_t count, room;
     int64_t bytes;
     uint8_t *memory;
@@ -73,41 +82,61 @@ static int grow(struct filling *self)
     fffs_request *runs = realloc(self->runs, room * sizeof *runs);
     if (runs)
         self->runs = runs;
-    struct fffs_object_claim **claims = realloc(self->claims, room * sizeof *claims);
-    if (claims)
-        self->claims = claims;
-    if (!runs || !claims)
+    struct owner *owners = realloc(self->owners, room * sizeof *owners);
+    if (owners)
+        self->owners = owners;
+    if (!runs || !owners)
         return -ENOMEM;
     self->room = room;
     return 0;
 }
 
-/* Adds a run, up to where another thread fetches. *end becomes where the run ends: at its start if another thread put a part of it
- * into the cache after the caller looked, and before the claim. */
-static int add_run(struct filling *self, int fd, int64_t start, int64_t *end)
+/* Adds a run that a request needs, up to where another thread fetches. *end becomes where the run ends: at its start if another thread
+ * put a part of it into the cache after the caller looked, and before the claim. */
+static int add_run(struct filling *self, const fffs_request *request, int64_t start, int64_t *end)
 {
-    struct fffs_object_cache *cache = fffs_object_cache_at(fffs_object_of(fd));
+    struct fffs_object_cache *cache = cache_of(request);
     int status = grow(self);
     int64_t from, until;
 
     if (status)
         return status;
-    if (!fffs_object_cache_claim(cache, start, end, &self->claims[self->count]))
+    struct owner *owner = &self->owners[self->count];
+    owner->asked = request;
+    if (!fffs_object_cache_claim(cache, start, end, &owner->claim))
         return 0;
     if (!fffs_object_cache_missing(cache, start, *end - start, &from, &until) || from > start || until < *end) {
-        fffs_object_cache_release(self->claims[self->count]);
+        fffs_object_cache_release(owner->claim, 0, 0, 0);
         *end = start;
         return 0;
     }
-    self->runs[self->count++] = (fffs_request){.offset = start, .length = *end - start, .fd = fd};
+    self->runs[self->count++] = (fffs_request){.offset = start, .length = *end - start, .fd = request->fd};
     self->bytes += *end - start;
     return 0;
 }
 
+/* Finds the bytes of a run that were asked for. Its first and last block may have others. */
+static void find_asked(const struct filling *self, size_t i, int64_t *from, int64_t *until)
+{
+    const fffs_request *run = &self->runs[i], *asked = self->owners[i].asked;
+    int64_t end = run->offset + run->length, asked_end = asked->offset + asked->length;
+
+    *from = run->offset > asked->offset ? run->offset : asked->offset;
+    *until = end < asked_end ? end : asked_end;
+}
+
 static void release_all(struct filling *self)
 {
-    for (size_t i = 0; i < self->count; i++)
-        fffs_object_cache_release(self->claims[i]);
+    for (size_t i = 0; i < self->count; i++) {
+        int status = self->runs[i].status;
+        int64_t from, until;
+
+        /* What nobody asked for is given up early: who waits for it asks itself. */
+        if (self->silence->ahead || status == -ENOMEM || status == -ECANCELED)
+            status = 0;
+        find_asked(self, i, &from, &until);
+        fffs_object_cache_release(self->owners[i].claim, status, from, until);
+    }
     self->count = 0;
     self->bytes = 0;
 }
@@ -137,6 +166,18 @@ static bool is_before(const fffs_request *one, const fffs_request *other)
     return one->fd != other->fd ? one->fd < other->fd : one->offset + one->length <= other->offset;
 }
 
+/* Whether a request fails with a run that it needs a part of. One that only has a block in common with what was asked for is fetched
+ * alone, if anything came: to try it would else take as long again. */
+static bool fails_with(const struct filling *self, size_t i, const fffs_request *request)
+{
+    int64_t from, until;
+
+    if (is_before(request, &self->runs[i]))
+        return false;
+    find_asked(self, i, &from, &until);
+    return !self->silence->answered || (request->offset < until && request->offset + request->length > from);
+}
+
 /* Gives requests the failures of the runs that they need: to fetch them again would take as long again. */
 static void note_failures(struct filling *self)
 {
@@ -145,14 +186,29 @@ static void note_failures(struct filling *self)
 
         if (!run->status || run->status == -ENOMEM)
             continue;
-        if (run->status != -ECANCELED)
-            fffs_object_cache_failed(cache_of(run), run->status);
         while (self->first < self->sorted_count && is_before(self->sorted[self->first], run))
             self->first++;
         for (size_t k = self->first; k < self->sorted_count && !is_before(run, self->sorted[k]); k++)
-            if (!is_before(self->sorted[k], run))
+            if (fails_with(self, i, self->sorted[k]))
                 self->sorted[k]->status = run->status;
     }
+}
+
+/* Has the next steps of reading ahead leave out what is between the first and the last run that failed. */
+static void leave_out_failed(const struct filling *self)
+{
+    const fffs_request *first = NULL, *last = NULL;
+
+    for (size_t i = 0; i < self->count; i++) {
+        const fffs_request *run = &self->runs[i];
+
+        if (!run->status || run->status == -ECANCELED)
+            continue;
+        first = first ? first : run;
+        last = run;
+    }
+    if (first)
+        fffs_object_cache_leave_out(cache_of(first), first->offset, last->offset + last->length);
 }
 
 /* Fetches the runs and puts them into their caches. */
@@ -174,6 +230,8 @@ static int fill(struct filling *self)
     if (!status) {
         put_all(self);
         note_failures(self);
+        if (self->silence->ahead)
+            leave_out_failed(self);
     }
     fffs_buffer_give(memory);
     release_all(self);
@@ -199,8 +257,10 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
 
     while (!status && from < end && fffs_object_cache_missing(cache, from, end - from, &start, &stop)) {
         start = start > *done ? start : *done;
+        if (self->silence->ahead && stop - start > RUN_AHEAD)
+            stop = start + RUN_AHEAD;
         /* What another thread fetches is skipped: see wait_for_others. */
-        status = start < stop ? add_run(self, request->fd, start, &stop) : 0;
+        status = start < stop ? add_run(self, request, start, &stop) : 0;
         *done = from = stop;
         if (!status && self->bytes >= STEP)
             status = fill(self);
@@ -226,7 +286,7 @@ static int fill_missing(fffs_request **sorted, size_t count, struct fffs_silence
         status = fill(&filling);
     release_all(&filling);
     free(filling.runs);
-    free(filling.claims);
+    free(filling.owners);
     return status;
 }
 
@@ -234,7 +294,7 @@ void fffs_remote_fill(int fd, int64_t offset, int64_t length, const int32_t *can
 {
     fffs_request request = {.offset = offset, .length = length, .fd = fd}, *alone = &request;
     struct fffs_object_cache *cache = cache_of(&request);
-    struct fffs_silence silence = {0};
+    struct fffs_silence silence = {.ahead = true};
 
     if (cache && fffs_object_cache_grows(cache))
         (void)fill_missing(&alone, 1, &silence, cancel);
@@ -255,17 +315,9 @@ static void read_ahead(const fffs_request *request, bool missed)
 /* Waits until what other threads fetch of these requests is there, or failed: that failure is theirs, too. */
 static void wait_for_others(fffs_request **some, size_t count, const int32_t *cancel)
 {
-    int64_t begin = fffs_now();
-
-    for (size_t i = 0; i < count; i++) {
-        struct fffs_object_cache *cache = cache_of(some[i]);
-        bool waited = false;
-
-        while (!fffs_object_cache_settled(cache, some[i]->offset, some[i]->length) && !is_cancelled(cancel))
-            waited = true;
-        if (waited && !some[i]->status)
-            some[i]->status = fffs_object_cache_failure(cache, begin);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!some[i]->status)
+            some[i]->status = fffs_object_cache_wait(cache_of(some[i]), some[i]->offset, some[i]->length, cancel);
 }
 
 /* ---------------------------------------------------------------- reading */

@@ -75,6 +75,13 @@ int fffs_http_connections(void)
     return atomic_load(&connections_max);
 }
 
+int64_t fffs_http_patience(void)
+{
+    int64_t half = atomic_load(&deadline) / 2;
+
+    return half < PATIENCE_LEAST ? PATIENCE_LEAST : half > PATIENCE_MOST ? PATIENCE_MOST : half;
+}
+
 /* ---------------------------------------------------------------- answers */
 
 /* Whether the answer has the bytes of the range. Called when its first byte comes. */
@@ -437,16 +444,9 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
     return status ? status : -EIO;
 }
 
-static int64_t patience(void)
+int64_t fffs_transfer_stalls_since(const struct fffs_transfer *self)
 {
-    int64_t half = atomic_load(&deadline) / 2;
-
-    return half < PATIENCE_LEAST ? PATIENCE_LEAST : half > PATIENCE_MOST ? PATIENCE_MOST : half;
-}
-
-int64_t fffs_transfer_patience_ends(const struct fffs_transfer *self)
-{
-    return fffs_speed_stalls_since(&self->speed) + patience();
+    return fffs_speed_stalls_since(&self->speed);
 }
 
 void fffs_transfer_note_stall(struct fffs_transfer *self)

@@ -30,6 +30,9 @@ struct fffs_transfer {
 int64_t fffs_http_deadline(void);
 int fffs_http_connections(void);
 
+/* Returns for how many nanoseconds a transfer may stall. Thread-safe. */
+int64_t fffs_http_patience(void);
+
 /* Adds a request for the rest of a range to the client's group. self must be idle, and must stay where it is. Returns 0 or
  * -errno. */
 int fffs_transfer_begin(struct fffs_transfer *self, struct fffs_http_client *client, struct fffs_range *range);
@@ -43,8 +46,8 @@ bool fffs_transfer_succeeded(struct fffs_transfer *self);
 /* Returns whether the object has no content: no range of it exists. The answer then has its size. */
 bool fffs_transfer_found_nothing(struct fffs_transfer *self);
 
-/* Returns when a transfer that goes on as slowly as now is given up, on fffs_now's clock. */
-int64_t fffs_transfer_patience_ends(const struct fffs_transfer *self);
+/* Returns since when a transfer stalls, on fffs_now's clock. */
+int64_t fffs_transfer_stalls_since(const struct fffs_transfer *self);
 
 /* Notes that it was given up, for fffs_transfer_report. */
 void fffs_transfer_note_stall(struct fffs_transfer *self);
