@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import fsspec
 import numpy as np
 import pytest
 from builders import small_disk
@@ -434,6 +435,52 @@ def test_another_store_is_asked_although_one_does_not_answer(
         with pytest.raises(fffs.errors.ReadError):
             reader.read([*APART, *(reader.n // 2 + k for k in APART)])
         assert len(other.requests) == len(APART)
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "cache"])
+@pytest.mark.parametrize("hangs", [False, True], ids=["refuses", "hangs"])
+@pytest.mark.parametrize("first", [0, 40], ids=["all", "one request"])
+def test_a_place_that_cannot_be_read_costs_a_batch_only_its_record(
+    server: ObjectServer,
+    url: str,
+    held: Hold,
+    contents: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cached: bool,
+    hangs: bool,
+    first: int,
+) -> None:
+    """And not the records that are fetched with it in one request."""
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    monkeypatch.setenv("FFFS_CACHE", str(tmp_path / "cache") if cached else "off")
+    files = fsspec.filesystem("ffr", fo=url, skip_instance_cache=True)
+    place = server.objects["/p.ffr"].index(contents["050"]) + 10_000
+    names = [f"{k:03}" for k in range(first, 2 * 50 - first)]
+
+    def fail(request: Request, answer: Answer) -> None:
+        if request.start <= place < request.end:
+            (held.hold if hangs else status(500))(request, answer)
+
+    server.always = fail
+    begin = time.monotonic()
+    assert files.cat(names, on_error="omit") == {name: contents[name] for name in names if name != "050"}
+    assert time.monotonic() - begin < 12  # two batches, each of the deadline and one try
+
+
+def test_a_store_that_refuses_all_is_not_asked_for_each_record(
+    server: ObjectServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    with fffs.FileReader(url, cache="off") as reader:
+        server.requests.clear()
+        server.always = status(500)
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(range(COUNT))
+        assert time.monotonic() - begin < 4
+    assert len({request.start for request in server.requests}) < COUNT // 4
+    assert len(server.requests) < COUNT
 
 
 @pytest.mark.parametrize("records", [1, COUNT // 2])

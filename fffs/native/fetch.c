@@ -23,11 +23,16 @@ enum { RANGE_LEAST = 1024 * 1024, RANGE_MOST = 8 * 1024 * 1024 };
  * a single one may be of bytes that the server cannot read. */
 enum { SILENT_RANGES = 4 };
 
+/* Parts that a range which fails is divided into at most: few if its server refuses all, which it may do because it is busy. */
+enum { PARTS_MOST = 256, PARTS_FEW = 16 };
+
 struct fffs_fetch {
     struct fffs_batch batch;
     struct fffs_silence *silence; /* the caller's */
-    struct fffs_range *ranges;    /* [range_count] */
+    struct fffs_range *ranges;    /* [batch.piece_count] */
     size_t range_count, begun, open;
+    size_t part_count;          /* the last of the ranges are parts of others */
+    bool probed;                /* a range of a server from which nothing came was divided */
     struct fffs_range *waiting; /* for another try */
     struct fffs_http_client *client;
     struct fffs_transfer *transfers; /* [FFFS_HTTP_CONNECTIONS] */
@@ -84,7 +89,7 @@ static void note_silence(struct fffs_fetch *fetch, const struct fffs_range *rang
     struct fffs_silence *silence = fetch->silence;
     uint32_t enough = fetch->limit < SILENT_RANGES ? (uint32_t)fetch->limit : SILENT_RANGES;
 
-    if (!silence->status && is_silent(fetch, range) && ++silence->failures >= enough) {
+    if (!range->part && !silence->status && is_silent(fetch, range) && ++silence->failures >= enough) {
         silence->object = range->object;
         silence->status = status;
     }
@@ -96,28 +101,60 @@ static bool is_hopeless(const struct fffs_fetch *fetch, const struct fffs_range 
     return fetch->silence->status && fffs_objects_share_server(fetch->silence->object, range->object);
 }
 
-/* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. */
+/* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. Parts would
+ * else make the batch last longer the more of them stall. */
 static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range, int64_t now)
 {
     return range->since && now >= range->since + deadline(fetch) && now > range->not_before + FFFS_SECOND &&
-           is_silent(fetch, range);
+           (range->part || is_silent(fetch, range));
 }
 
-/* Has a range wait before another try, or ends it at its deadline. The last try is at the deadline, also if the pause or what the
+/* Has the parts of a range tried instead of it: one place in it may be all that the server cannot read. While nothing comes from the
+ * server, only one range of a batch is divided, to find out. Returns whether there are parts. */
+static bool divide(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t now)
+{
+    struct fffs_range *last = &fetch->ranges[fetch->batch.piece_count - 1 - fetch->part_count];
+    bool silent = is_silent(fetch, range);
+
+    if (silent && fetch->probed)
+        return false;
+    size_t count = fffs_divide_range(range, silent && status != -ETIMEDOUT ? PARTS_FEW : PARTS_MOST, last);
+    if (!count)
+        return false;
+    fetch->probed = fetch->probed || silent;
+    fetch->part_count += count - 1;
+    fetch->open += count - 1;
+    for (size_t i = count; i > 0; i--) { /* the first one first */
+        struct fffs_range *part = i > 1 ? last - (i - 2) : range;
+
+        part->tries++;
+        part->status = status;
+        part->not_before = now;
+        part->next = fetch->waiting;
+        fetch->waiting = part;
+    }
+    return true;
+}
+
+/* Has a range wait before another try, or ends it at its deadline. In the second half of the time until then, its parts are tried. The last try is at the deadline, also if the pause or what the
  * server wants is longer. */
 static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t retry_after)
 {
     int64_t now = fffs_now(), pause = PAUSE_FIRST << (range->tries < 7 ? range->tries : 7);
-    int64_t left = range->since + deadline(fetch) - now;
+    int64_t half = deadline(fetch) / 2, left = range->since + 2 * half - now;
 
     if (left < PAUSE_FIRST) {
         note_silence(fetch, range, status);
         give_up(fetch, range, status);
         return;
     }
+    if (left <= half && !retry_after && divide(fetch, range, status, now))
+        return;
     pause = pause > PAUSE_LONGEST ? PAUSE_LONGEST : pause;
     fetch->random = fetch->random * 1103515245u + 12345u;
     pause -= pause / 2 * (fetch->random >> 16 & 0xff) / 256;
+    if (left - pause < half && half < left) /* one try is when that begins */
+        pause = left - half > PAUSE_FIRST ? left - half : PAUSE_FIRST;
     if (retry_after > pause / FFFS_SECOND)
         pause = retry_after > left / FFFS_SECOND ? left : retry_after * FFFS_SECOND;
     range->tries++;

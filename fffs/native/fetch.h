@@ -17,6 +17,7 @@ struct fffs_range {
     uint32_t tries;          /* without a new byte */
     int status;              /* -errno of the last of these tries */
     uint32_t offences;       /* answers that were not what was asked for */
+    bool part;               /* of a range that failed; another part stands for it */
     bool without_range;      /* the server is asked for all: it said neither which bytes there are, nor how many */
     int64_t since;           /* when the first of these tries began; 0: none did */
     int64_t not_before;      /* when the next may begin */
@@ -56,6 +57,11 @@ static inline int32_t fffs_object_of(int32_t fd)
 /* Sorts pieces by object and offset, and joins near ones to ranges, of at most most bytes. *ranges has room for as many as there are pieces. Returns the
  * number of ranges. Pure. */
 size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, int64_t most, struct fffs_range *ranges);
+
+/* Divides the rest of a range into at most so many parts, which have its tries and times. The range becomes the first part; *last and
+ * those before it have room for the others. Returns the number of parts, or 0: it stays as it is, because all is of one request, or
+ * the object may end before it. Pure. */
+size_t fffs_divide_range(struct fffs_range *range, uint32_t most, struct fffs_range *last);
 
 /* Gives bytes of the object from range->place on to the pieces that they belong to. length is at most what the range still
  * expects. */

@@ -63,6 +63,52 @@ size_t fffs_plan_ranges(struct fffs_piece **pieces, size_t count, int64_t most, 
     return made;
 }
 
+/* Makes a range of some pieces of another one, as far as they are pending. Returns false if none is. */
+static bool cut(struct fffs_range *part, const struct fffs_range *whole, uint32_t first, uint32_t count)
+{
+    *part = *whole;
+    part->pieces = whole->pieces + first;
+    part->count = count;
+    part->finished = 0;
+    part->end = 0;
+    while (part->finished < count && part->pieces[part->finished]->status != FFFS_PENDING)
+        part->finished++;
+    if (part->finished == count)
+        return false;
+    const struct fffs_piece *next = part->pieces[part->finished];
+    part->place = fffs_piece_offset(next);
+    for (uint32_t i = part->finished; i < count; i++) {
+        const struct fffs_piece *piece = part->pieces[i];
+        int64_t end = piece->offset + piece->length;
+
+        if (piece->status == FFFS_PENDING && end > part->end)
+            part->end = end;
+    }
+    return true;
+}
+
+size_t fffs_divide_range(struct fffs_range *range, uint32_t most, struct fffs_range *last)
+{
+    const struct fffs_range whole = *range;
+    uint32_t first = whole.finished, left = whole.count - first, size = left / most + (left % most != 0);
+    size_t made = 0;
+
+    if (!left || whole.without_range || whole.pieces[first]->request == whole.pieces[whole.count - 1]->request)
+        return 0;
+    for (uint32_t i = first; i < whole.count; i++)
+        if (whole.pieces[i]->offset + whole.pieces[i]->length > whole.end)
+            return 0;
+    for (uint32_t i = first; i < whole.count; i += size) {
+        struct fffs_range *part = made ? last - (made - 1) : range;
+
+        if (!cut(part, &whole, i, whole.count - i < size ? whole.count - i : size))
+            continue;
+        part->part = made || whole.part;
+        made++;
+    }
+    return made;
+}
+
 /* Gives a piece its part of the bytes. */
 static void feed(struct fffs_piece *piece, int64_t place, const uint8_t *data, size_t length)
 {

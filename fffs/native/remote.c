@@ -18,6 +18,10 @@ enum { STEP = 32 * 1024 * 1024 };
  * read costs only the run that it is in. */
 enum { RUN_AHEAD = 1024 * 1024 };
 
+/* Requests of which the blocks that two of them share become runs of their own: one of these two may be what the server cannot read.
+ * Of more, something else came, or nothing will. */
+enum { FEW = 64 };
+
 /* Milliseconds between two looks at *cancel. */
 enum { SLICE = 50 };
 
@@ -247,9 +251,25 @@ static int by_place(const void *a, const void *b)
     return (one->offset > other->offset) - (one->offset < other->offset);
 }
 
-/* Adds the missing blocks of a request, in order: blocks before *done were added for the request before. */
-static int add_missing(struct filling *self, const fffs_request *request, int64_t *done)
+/* Returns where a run that begins at start ends: at stop, or before. */
+static int64_t end_of_run(const struct filling *self, size_t i, int64_t start, int64_t stop)
 {
+    const fffs_request *next = i + 1 < self->sorted_count ? self->sorted[i + 1] : NULL;
+
+    if (self->silence->ahead && stop - start > RUN_AHEAD)
+        stop = start + RUN_AHEAD;
+    if (next && self->sorted_count <= FEW && next->fd == self->sorted[i]->fd) {
+        int64_t shared = next->offset / FFFS_CACHE_BLOCK * FFFS_CACHE_BLOCK;
+
+        stop = start < shared && shared < stop ? shared : stop;
+    }
+    return stop;
+}
+
+/* Adds the missing blocks of a request, in order: blocks before *done were added for the request before. */
+static int add_missing(struct filling *self, size_t i, int64_t *done)
+{
+    const fffs_request *request = self->sorted[i];
     struct fffs_object_cache *cache = cache_of(request);
     int64_t from = request->offset > *done ? request->offset : *done, end = request->offset + request->length, start,
             stop;
@@ -257,8 +277,7 @@ static int add_missing(struct filling *self, const fffs_request *request, int64_
 
     while (!status && from < end && fffs_object_cache_missing(cache, from, end - from, &start, &stop)) {
         start = start > *done ? start : *done;
-        if (self->silence->ahead && stop - start > RUN_AHEAD)
-            stop = start + RUN_AHEAD;
+        stop = end_of_run(self, i, start, stop);
         /* What another thread fetches is skipped: see wait_for_others. */
         status = start < stop ? add_run(self, request, start, &stop) : 0;
         *done = from = stop;
@@ -280,7 +299,7 @@ static int fill_missing(fffs_request **sorted, size_t count, struct fffs_silence
         if (sorted[i]->fd != fd)
             done = 0;
         fd = sorted[i]->fd;
-        status = add_missing(&filling, sorted[i], &done);
+        status = add_missing(&filling, i, &done);
     }
     if (!status)
         status = fill(&filling);
