@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -43,6 +44,21 @@ def receive_interrupts() -> None:
 
 
 receive_interrupts()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Exempt what is there before the first test from garbage collection.
+
+    These are half a million objects, among them thousands of tests. Without this, each of the many gc.collect() of
+    tests looks at them all, and so do forked children, which copies them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # ---------------------------------------------------------------- tests that mount, or look at pages
