@@ -331,6 +331,7 @@ def become_fusermount(mount: Mount) -> None:
     """Unmount by fusermount3 in place of this process: that needs no other one. Returns only if it cannot be run, or if
     the mount is gone or hidden.
     """
-    if _is_there(mount, None) and not cover_of(mount):
+    found = _find(mount, None)
+    if found and not cover_of(found):
         with suppress(OSError):
-            os.execvpe("fusermount3", ["fusermount3", "-u", "-z", "--", mount.path], _environment())
+            os.execvpe("fusermount3", ["fusermount3", "-u", "-z", "--", found.path], _environment())
