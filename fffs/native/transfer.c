@@ -36,17 +36,39 @@ enum { CONNECT_MOST = 10000 };
 static _Atomic int64_t deadline = 60 * FFFS_SECOND;
 static _Atomic int connections_max = 64;
 static _Atomic bool plain_allowed;
-static char *_Atomic ca_file, *_Atomic ca_folder;
+static const char *_Atomic ca_file, *_Atomic ca_folder;
 static _Atomic bool ca_usual;
 
-/* Returns 0 or -ENOMEM. The old value may be in use by another thread. It is a few bytes, and changes once in a process, if at all. */
-static int keep(char *_Atomic *place, const char *path)
-{
-    char *copy = path ? strdup(path) : NULL;
+/* All paths that were ever set, which are few. They are never freed: another thread may use the old one. */
+struct path {
+    struct path *next;
+    char text[];
+};
+static struct path *_Atomic paths;
 
-    if (path && !copy)
-        return -ENOMEM;
-    atomic_store(place, copy);
+/* Returns 0 or -ENOMEM. */
+static int keep(const char *_Atomic *place, const char *text)
+{
+    struct path *known = atomic_load(&paths);
+
+    if (!text) {
+        atomic_store(place, NULL);
+        return 0;
+    }
+    while (known && strcmp(known->text, text) != 0)
+        known = known->next;
+    if (!known) {
+        size_t size = strlen(text) + 1;
+
+        known = malloc(sizeof *known + size);
+        if (!known)
+            return -ENOMEM;
+        memcpy(known->text, text, size);
+        known->next = atomic_load(&paths);
+        while (!atomic_compare_exchange_weak(&paths, &known->next, known))
+            ;
+    }
+    atomic_store(place, known->text);
     return 0;
 }
 
