@@ -104,7 +104,7 @@ def test_another_mount_is_not_unmounted(
 
 
 def test_a_link_above_a_mount_point_that_appears_while_the_mount_is_prepared_is_refused(
-    source: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    source: Path, folders: tuple[Path, Path]
 ) -> None:
     home, _ = folders
     (home / "empty" / "m").mkdir(parents=True)

@@ -136,8 +136,8 @@ static bool divide(struct fffs_fetch *fetch, struct fffs_range *range, int statu
     return true;
 }
 
-/* Has a range wait before another try, or ends it at its deadline. In the second half of the time until then, its parts are tried. The last try is at the deadline, also if the pause or what the
- * server wants is longer. */
+/* Has a range wait before another try, or ends it at its deadline. In the second half of the time until then, its parts are tried.
+ * The last try is at the deadline, also if the pause or what the server wants is longer. */
 static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t retry_after)
 {
     int64_t now = fffs_now(), pause = PAUSE_FIRST << (range->tries < 7 ? range->tries : 7);

@@ -22,8 +22,9 @@ from fffs.mount.daemon.job import Job
 from fffs.mount.daemon.log import write_out
 from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
+from fffs.mount.system.fusermount import spare_descriptors
 from fffs.mount.system.mountpoint import MountPoint
-from fffs.mount.system.mounts import Mount, cover_of, mounts, open_table
+from fffs.mount.system.mounts import Mount, cover_of, open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -102,7 +103,7 @@ def _serve(job: Job, ready: Callable[[], None], lifelines: Sequence[int]) -> lis
         table, signals = open_table(), SignalPipe()  # never closed: threads may still use them
         point = MountPoint(job.mountpoint, options.nonempty, table)
         try:
-            with kernel.spare_descriptors():
+            with spare_descriptors():
                 return _Session(job, view, point, ready, lifelines, signals, table).run()
         finally:
             point.remove()
@@ -324,22 +325,25 @@ class _Session:
     def _detach(self, lazy: bool) -> None:
         """Unmount, unless another process has already unmounted it."""
         if self._place.is_mounted():
-            if self._place.detach(lazy):
+            self._left = self._place.detach(lazy)
+            if not self._left:
                 self._point.remove()  # now: open files may be served for long, and an empty folder looks valid
-            else:
-                self._left = mounts(self._table, self._place.device)
         self._detached = True
 
     def _detach_again(self) -> None:
-        """Try again to unmount what is left: threads have ended, so that fusermount3 can perhaps be started."""
+        """Try again to unmount what is left: threads have ended, so that fusermount3 can perhaps be started.
+
+        Why it is left is in the log already.
+        """
         tried, self._left = self._left, []
         for mount in tried:
             try:
                 kernel.detach(mount, lazy=True, table=self._table)
-            except MountError as error:  # it is in the log already
+            except kernel.NoProcessError:
                 self._left.append(mount)
-                if kernel.NO_PROCESS in str(error):
-                    self._lacking.append(mount)
+                self._lacking.append(mount)
+            except MountError:
+                self._left.append(mount)
 
 
 def _is_abort(error: BaseException) -> bool:

@@ -73,7 +73,7 @@ def attach(
         mountpoint: what messages call the folder.
         source: what the table of mounts shows, as ``shown_source`` returns it.
         noexec: do not allow programs in the mount to be run.
-        commit: called right before the mount appears, and returns the folder to mount on as a descriptor.
+        commit: called right before the mount appears. Its value is a descriptor of the folder to mount on.
 
     Raises:
         CannotError: with the reason.

@@ -11,14 +11,13 @@ import errno
 import os
 import socket
 import stat
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fffs.base.descriptors import above_standard, describe
 from fffs.errors import MountError
 from fffs.files.dirfd import HANDLE
+from fffs.mount.system import fusermount
 from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts, number_below
 
 DEVICE = "/dev/fuse"
@@ -33,8 +32,6 @@ PACKAGES = (
 )
 """What to do where mounting is not possible."""
 OPEN = b"/proc/self/fd/%d"  # a path that leads to what a descriptor has open, for calls that take only paths
-BUSY = "busy"  # what fusermount3, which sets no locale, says of EBUSY
-NO_PROCESS = "the system refuses to start a process"
 
 ELSEWHERE = "others move it, or the folders above it"
 ATTEMPTS = 100  # to unmount a mount that others move, or above which they exchange folders for links
@@ -42,10 +39,6 @@ ATTEMPTS = 100  # to unmount a mount that others move, or above which they excha
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
-
-# Starting fusermount3 takes three pipes: for its input, for its messages, and to learn whether it was started.
-_NEEDED = 6
-_spares: list[int] = []  # descriptors that are kept for them
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -65,6 +58,10 @@ class MountRequest:
 
 class BusyError(MountError):
     """The mount is in use."""
+
+
+class NoProcessError(MountError):
+    """No process could be started to unmount it."""
 
 
 def attach(request: MountRequest) -> int:
@@ -132,8 +129,8 @@ def _attach_as_user(request: MountRequest) -> int:
     except OSError as error:
         raise MountError(f"{request.mountpoint}: cannot mount: {describe(error)}") from None
     with ours, its:
-        command = ["fusermount3", "-o", ",".join(options), "--", request.mountpoint]
-        problem = _run(command, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
+        arguments = ["-o", ",".join(options), "--", request.mountpoint]
+        problem = fusermount.run(arguments, {"_FUSE_COMMFD": str(its.fileno())}, (its.fileno(),))
         its.close()
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     if not fds:
@@ -175,29 +172,32 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
 
     Raises:
         BusyError: files are open in it, or it has the working folder of a process.
+        NoProcessError: fusermount3 is needed, and the system refuses to start a process.
         MountError: with the reason; another mount hides it, for example.
 
     """
-    for attempt in range(ATTEMPTS):
-        found = _find(mount, table)
+    found = _find(mount, table)
+    for _ in range(ATTEMPTS):
         if not found:
             return
         if cover := cover_of(found, table):
             raise MountError(describe_cover(found, cover))
-        problem = detach_topmost(found.path, lazy, found.number)
-        left = _find(mount, table) if problem else None
-        if not left:
+        problem, tried = detach_topmost(found.path, lazy, found.number), found.path
+        if not problem:
             return
-        was_moved = left.path != found.path or problem == ELSEWHERE
-        if not was_moved or attempt == ATTEMPTS - 1:
-            raise _failure(left.path, problem)
+        found = _find(mount, table)
+        if found and found.path == tried and problem != ELSEWHERE:
+            break
+    if found:
+        raise _failure(found.path, problem)
 
 
 def _failure(path: str, problem: str) -> MountError:
-    if problem in (os.strerror(errno.EBUSY), BUSY):
+    if problem == os.strerror(errno.EBUSY) or fusermount.BUSY in problem:
         return BusyError(f"{path}: busy")
+    kind = NoProcessError if fusermount.NO_PROCESS in problem else MountError
     who = "" if os.geteuid() == 0 else f"; root can, and the user who mounted it: sudo fffs umount {path}"
-    return MountError(f"{path}: cannot unmount: {problem}{who}")
+    return kind(f"{path}: cannot unmount: {problem}{who}")
 
 
 def _find(mount: Mount, table: int | None) -> Mount | None:
@@ -225,8 +225,7 @@ def detach_topmost(mountpoint: str, lazy: bool, number: str = "") -> str:
         except OSError as error:
             if error.errno != errno.EPERM:
                 return os.strerror(error.errno or 0)
-    problem = _fusermount(["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint], {}, ())
-    return BUSY if BUSY in problem else problem
+    return fusermount.unmount(mountpoint, lazy)
 
 
 def _detach_as_root(mountpoint: str, lazy: bool, number: str) -> str:
@@ -261,77 +260,10 @@ def _umount(path: bytes, flags: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-@contextmanager
-def spare_descriptors() -> Iterator[None]:
-    """Keep what it takes to unmount by fusermount3, whatever this process lacks meanwhile. Raises OSError."""
-    try:
-        _keep(_NEEDED)
-        yield
-    finally:
-        _give_up()
-
-
-def _keep(count: int) -> None:
-    for _ in range(count):
-        _spares.append(above_standard(os.open(os.sep, HANDLE)))
-
-
-def _give_up() -> None:
-    while _spares:
-        os.close(_spares.pop())
-
-
-def _fusermount(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
-    """Run fusermount3 with the descriptors that are kept for it. Otherwise as ``_run``."""
-    count = len(_spares)
-    _give_up()
-    try:
-        return _run(command, environment, fds)
-    finally:
-        with suppress(OSError):
-            _keep(count)
-
-
-def _run(command: list[str], environment: dict[str, str], fds: tuple[int, ...]) -> str:
-    """Run fusermount3. Returns what went wrong, if its effect shows that it failed.
-
-    Its exit code does not show that: the code is lost in a process that ignores SIGCHLD.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            env=_environment() | environment,
-            pass_fds=fds,
-            input=b"",  # a pipe: /dev/null may be missing
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    except FileNotFoundError:
-        return f"{command[0]} is missing; install the package fuse3"
-    except OSError as error:
-        return f"{command[0]}: {_describe(error)}"
-    last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
-    return last or f"{command[0]} failed ({done.returncode})"
-
-
-def _environment() -> dict[str, str]:
-    """In the C locale, the messages of fusermount3 have the system's words for a failed call, which are compared."""
-    return {**os.environ, "LC_ALL": "C"}
-
-
-def _describe(error: OSError) -> str:
-    """Return why fusermount3 could not be started, and what to do if processes or descriptors are lacking."""
-    if error.errno == errno.EAGAIN:
-        return f"{NO_PROCESS}; allow this user or container more of them (ulimit -u)"
-    return describe(error)
-
-
 def become_fusermount(mount: Mount) -> None:
     """Unmount by fusermount3 in place of this process: that needs no other one. Returns only if it cannot be run, or if
     the mount is gone or hidden.
     """
     found = _find(mount, None)
     if found and not cover_of(found):
-        with suppress(OSError):
-            os.execvpe("fusermount3", ["fusermount3", "-u", "-z", "--", found.path], _environment())
+        fusermount.replace_process(found.path)

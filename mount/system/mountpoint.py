@@ -83,29 +83,28 @@ class MountPoint:
 
         Raises MountError if others have meanwhile mounted there, or moved, removed or filled the folder.
         """
-        folder = self._open_examined()
+        refuse_mounted(self.path, self._table)
+        folder = self._open()
         try:
+            self._examine(folder)
             yield folder
         finally:
             close(folder)
 
-    def _open_examined(self) -> int:
-        refuse_mounted(self.path, self._table)
+    def _open(self) -> int:
         try:
-            folder = open_plain(self.path)
+            return open_plain(self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise MountError(f"{self.path}: moved or removed while the mount was prepared; mount again") from None
         except OSError as error:
             raise self._refusal(error) from None
+
+    def _examine(self, folder: int) -> None:
         try:
             with reopened(folder) as fd:
                 self._refuse_content(fd)
-        except BaseException as error:
-            close(folder)
-            if isinstance(error, OSError):
-                raise self._refusal(error) from None
-            raise
-        return folder
+        except OSError as error:
+            raise self._refusal(error) from None
 
     def _is_there(self) -> bool:
         try:

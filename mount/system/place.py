@@ -36,7 +36,10 @@ class Place:
             kernel.detach_topmost(path, lazy=True)  # the table cannot be read
             raise
         if not self.device:
-            raise MountError(f"{path}: moved while it was mounted, and dead by now; fffs umount removes it")
+            raise MountError(
+                f"{path}: others moved a folder above it meanwhile, and the mount is dead; "
+                f"findmnt -t {TYPE} shows where it is: fffs umount it"
+            )
         self._fuse = fuse
         try:
             self._fuse = duplicate(fuse)
@@ -54,8 +57,8 @@ class Place:
         """Whether it is mounted anywhere."""
         return bool(self._find())
 
-    def detach(self, lazy: bool) -> bool:
-        """Unmount it wherever it is. Returns False if a mount of it is left; the log says where.
+    def detach(self, lazy: bool) -> list[Mount]:
+        """Unmount it wherever it is. Returns the mounts of it that are left; the log says why.
 
         Raises:
             BusyError: it is in use, and ``lazy`` is False.
@@ -75,7 +78,7 @@ class Place:
         for mount in left:
             if cover := cover_of(mount, self._table):
                 _log.error("%s", kernel.describe_cover(mount, cover))
-        return not left
+        return left
 
     def _find_reachable(self, failed: set[str]) -> Mount | None:
         """Return a mount that no other one hides, and whose number is not in ``failed``."""
