@@ -888,6 +888,12 @@ def test_a_device_that_is_missing_is_named(source: Path, tmp_path: Path, monkeyp
     assert mount_kernel.detach_topmost(str(tmp_path), lazy=False) == "fusermount3 is missing; install the package fuse3"
 
 
+@pytest.mark.parametrize(("problem", "busy"), [("Device or resource busy", True), ("Invalid argument", False)])
+def test_the_name_of_a_mount_point_does_not_make_it_busy(problem: str, busy: bool) -> None:
+    error = mount_kernel._failure("/mnt/busy/m", f"fusermount3: failed to unmount /mnt/busy/m: {problem}")
+    assert isinstance(error, mount_kernel.BusyError) == busy
+
+
 @as_root
 def test_exit_codes_that_are_lost_hide_no_failure(source: Path) -> None:
     """In a process that ignores SIGCHLD, every program seems to succeed."""

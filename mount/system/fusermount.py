@@ -12,7 +12,7 @@ from fffs.base.descriptors import above_standard, describe
 from fffs.files.dirfd import HANDLE
 
 PROGRAM = "fusermount3"
-BUSY = "busy"  # what it says of EBUSY, in the C locale
+BUSY = "busy"  # how its message for EBUSY ends, in the C locale
 NO_PROCESS = "the system refuses to start a process"
 
 # Starting it takes three pipes: for its input, for its messages, and to learn whether it was started.

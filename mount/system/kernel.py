@@ -193,7 +193,7 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
 
 
 def _failure(path: str, problem: str) -> MountError:
-    if problem == os.strerror(errno.EBUSY) or fusermount.BUSY in problem:
+    if problem == os.strerror(errno.EBUSY) or problem.endswith(fusermount.BUSY):
         return BusyError(f"{path}: busy")
     kind = NoProcessError if fusermount.NO_PROCESS in problem else MountError
     who = "" if os.geteuid() == 0 else f"; root can, and the user who mounted it: sudo fffs umount {path}"
