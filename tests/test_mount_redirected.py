@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from inside import mount_at, mount_kernel
-from mounting import Mounts, detach_all, mounts_below
+from mounting import Mounts, detach_all, in_namespace, mounts_below
 
 import fffs
 from fffs.mount import umount
@@ -48,6 +48,34 @@ else:
     original, kernel._mount = kernel._mount, redirected
     session.serve(make_job(pack, home / "d" / "m", MountOptions()), end)
 """
+
+
+# A kernel whose fdinfo does not show the number of a connection.
+UNTOLD = """
+from fffs.mount.system import place
+place._device = lambda fuse: ""
+"""
+
+AS_USER = """
+import os, signal, sys
+from fffs.mount import MountOptions
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+
+user, path, *sources = sys.argv[1:]
+if int(user):
+    os.setgroups([])
+    os.setgid(int(user))
+    os.setuid(int(user))
+
+def end():
+    print("mounted" if os.path.ismount(path) else "not mounted")
+    signal.raise_signal(signal.SIGTERM)
+
+session.serve(make_job(sources, path, MountOptions()), end)
+"""
+
+NAMES = (b"a b,c", b"back\\slash\\", b"new\nline", b"tab\t#hash", b"cr\r", b"not UTF-8 \xff\xfe", b"x" * 240, b"-=")
 
 
 @pytest.fixture
@@ -115,3 +143,33 @@ def test_a_link_above_a_mount_point_that_appears_while_the_mount_is_prepared_is_
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "MountError" in done.stderr and f"{home}/d/m: moved or removed while the mount was prepared" in done.stderr
     assert mounts_below(home.parent) == []
+
+
+@pytest.mark.parametrize("user", [0, 65534])
+def test_a_daemon_finds_its_mount_where_the_kernel_does_not_tell_its_number(user: int) -> None:
+    """It compares the source in the table of mounts, where fusermount3 and the kernel both escape characters."""
+
+    def work(folder: Path) -> None:
+        (folder / "source").mkdir()
+        for name in NAMES:
+            pack, path = os.fsdecode(os.path.join(os.fsencode(folder), name + b".ffr")), folder / "m"
+            fffs.pack_folder(folder / "source", pack)
+            command = [sys.executable, "-c", UNTOLD + AS_USER, str(user), path, pack]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.stdout, done.returncode) == ("mounted\n", 0), (name, done.stderr)
+            assert not path.exists(), "it is unmounted, and the folder was made for the mount"
+            os.unlink(pack)
+
+    in_namespace(work)
+
+
+def test_another_mount_is_not_taken_for_its_own_where_the_kernel_does_not_tell_the_number(
+    source: Path, folders: tuple[Path, Path]
+) -> None:
+    home, victim = folders
+    subprocess.run(["mount", "-t", "tmpfs", "other", victim / "m"], check=True)
+    command = [sys.executable, "-c", UNTOLD + REDIRECTED, source, home, victim, "daemon"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "MountError" in done.stderr and "others moved a folder above it meanwhile" in done.stderr
+    other = mount_at(f"{victim}/m")
+    assert other is not None and other.type == "tmpfs"
