@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import math
 import os
 import signal
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 from fffs.base.descriptors import describe, describe_shortage
-from fffs.base.importing import importing
 from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
@@ -33,6 +30,7 @@ try:
 
     from fffs.mount.daemon import fastpath
     from fffs.mount.daemon.readonly import keep_read_only
+    from fffs.mount.daemon.renewal import keep_access
     from fffs.mount.daemon.signals import SignalPipe, ignore_signals, leave_when_signalled
     from fffs.mount.fs.operations import Operations
     from fffs.mount.fs.statistics import Statistics
@@ -49,8 +47,6 @@ TASKS = 100_000
 # How long open files are served after a lazy unmount by a signal.
 GRACE = 1.0
 WARNINGS_SHOWN = 10
-# Seconds before a signature of an object expires at which it is renewed, and between two looks whether one was refused.
-RENEWAL, REFUSED = 60.0, 1.0
 
 
 def serve(job: Job, ready: Callable[[], None] = lambda: None, lifelines: Sequence[int] = ()) -> list[Mount]:
@@ -213,7 +209,7 @@ class _Session:
                 keep_read_only, self._job.mountpoint, self._table, self._place.device, self._job.options.noexec
             )
             nursery.start_soon(self._announce)
-            nursery.start_soon(self._renew_access)
+            nursery.start_soon(keep_access, [file.file for file in self._view.store.files])
             nursery.start_soon(self._give_up)
             await self._serve()
             if isinstance(self._connection, fastpath.FastPath):
@@ -248,37 +244,6 @@ class _Session:
         except OSError as error:  # for example, the process that waited for it has ended
             self._error = MountError(f"{self._job.mountpoint}: {describe(error)}")
             await self._stop()
-
-    async def _renew_access(self) -> None:
-        """Renew what gives access to objects, before it expires, or when native threads wait because it was refused.
-
-        Looks at the settings of requests, too, which native threads cannot do.
-        """
-        remote = [file.file for file in self._view.store.files if file.file.is_remote]
-        files = [file for file in remote if file.access_expires < math.inf]
-        not_before = dict.fromkeys(files, 0.0)
-        for file in files:
-            file.await_access()
-        if remote:
-            with importing:
-                from fffs.objects.http_settings import follow_settings
-        while remote:
-            await trio.sleep(REFUSED)
-            with suppress(FffsError):
-                await in_thread(follow_settings)
-            now = time.monotonic()
-            for file in files:
-                refused = file.access_refused
-                if not refused and (now + RENEWAL < file.access_expires or now < not_before[file]):
-                    continue
-                not_before[file] = now + RENEWAL
-                try:
-                    ahead = math.inf if refused else RENEWAL
-                    await in_thread(functools.partial(file.renew_access, ahead))
-                except FffsError as error:
-                    _log.warning("%s", error)
-                except Exception:  # reads of what is cached go on, and it is tried again
-                    _log.exception("%s: access cannot be renewed", file.name)
 
     async def _watch_signals(self, nursery: trio.Nursery) -> None:
         while True:
