@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -495,6 +496,36 @@ def test_a_store_that_is_busy_is_asked_until_the_deadline(
         with pytest.raises(fffs.errors.ReadError):
             reader.read(APART[:records])
         assert 1.9 < time.monotonic() - begin < 6
+
+
+def test_a_busy_store_is_asked_for_less_at_a_time_and_then_for_more_again(server: ObjectServer, tmp_path: Path) -> None:
+    """The answers to what is in flight together halve the number of requests at a time once, and good ones raise it."""
+    pack = pack_files(tmp_path / "p", **{f"{k:03}": bytes([k % 256]) * 2000 for k in range(300)})
+    held: list[threading.Event] = []
+    flights = []
+
+    def hold(request: Request, answer: Answer) -> None:
+        answer.hold = threading.Event()
+        held.append(answer.hold)
+
+    with (
+        fffs.FileReader(server.put("p.ffr", pack.read_bytes()), cache="off") as reader,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        server.always, server.faults = hold, [status(503)] * 6
+        job = pool.submit(reader.read, range(0, 300, 2))
+        while not job.done():
+            before = -1
+            while before < len(held):  # until no more come
+                before = len(held)
+                time.sleep(0.1)
+            flights.append(before)
+            for event in held[:before]:
+                event.set()
+            del held[:before]
+        assert [bytes(record) for record in job.result()] == [bytes([k % 256]) * 2000 for k in range(0, 300, 2)]
+    assert max(flights[1:4]) >= flights[0] // 2
+    assert max(flights[1:]) == flights[0]
 
 
 def test_a_transfer_that_stalls_after_more_than_the_deadline_is_repeated(

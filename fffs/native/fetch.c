@@ -37,6 +37,9 @@ struct fffs_fetch {
     struct fffs_http_client *client;
     struct fffs_transfer *transfers; /* [FFFS_HTTP_CONNECTIONS] */
     int active, limit;
+    int limit_most;   /* the limit is lowered while a server says that it is busy */
+    int older;        /* requests that began before the limit was lowered last and are not answered: about so many */
+    int answers;      /* good ones since the limit was changed */
     int64_t progress; /* when something was answered last */
     int64_t fastest;  /* of the answers, in nanoseconds; 0: not known */
     unsigned random;
@@ -174,6 +177,26 @@ static void note_latency(struct fffs_http_client *client, int64_t fastest)
         client->latency = !client->latency || fastest < older ? fastest : older;
 }
 
+/* Halves the number of requests at a time. The requests in flight were all too many at once, and are answered alike: only the first
+ * such answer counts. */
+static void lower_limit(struct fffs_fetch *fetch)
+{
+    if (fetch->older || fetch->limit <= REQUESTS_LEAST)
+        return;
+    fetch->limit = fetch->limit / 2 > REQUESTS_LEAST ? fetch->limit / 2 : REQUESTS_LEAST;
+    fetch->older = fetch->active;
+    fetch->answers = 0;
+}
+
+/* Adds a request at a time for as many good answers as there are requests at a time, up to the limit of before. */
+static void raise_limit(struct fffs_fetch *fetch)
+{
+    if (fetch->limit == fetch->limit_most || ++fetch->answers < fetch->limit)
+        return;
+    fetch->limit++;
+    fetch->answers = 0;
+}
+
 /* Ends the range of a transfer that failed, or has it wait. */
 static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int result)
 {
@@ -182,8 +205,8 @@ static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int r
     int status = fffs_transfer_failure(transfer, result, &final);
 
     fffs_transfer_report(transfer, result);
-    if ((transfer->status == 429 || transfer->status == 503) && fetch->limit > REQUESTS_LEAST)
-        fetch->limit = fetch->limit / 2 > REQUESTS_LEAST ? fetch->limit / 2 : REQUESTS_LEAST;
+    if (transfer->status == 429 || transfer->status == 503)
+        lower_limit(fetch);
     if (final) {
         note_progress(fetch, fffs_now());
         give_up(fetch, range, status);
@@ -219,9 +242,12 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
     bool succeeded = fffs_transfer_succeeded(transfer);
 
     fetch->active--;
+    if (fetch->older)
+        fetch->older--;
     fffs_object_count(range->object, (uint64_t)(range->place - transfer->begun), range->tries > 0);
     note_bytes(fetch, transfer, result);
     if (succeeded) {
+        raise_limit(fetch);
         int64_t latency = fffs_transfer_latency(transfer);
         fetch->fastest = !fetch->fastest || (latency && latency < fetch->fastest) ? latency : fetch->fastest;
         give_up(fetch, range, -ENODATA); /* only pieces behind the end of the object are pending */
@@ -420,7 +446,7 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *
     new->transfers = fffs_allocate_zeroed(FFFS_HTTP_CONNECTIONS, sizeof *new->transfers);
     status = new->transfers ? fffs_http_take(&new->client) : -ENOMEM;
     if (!status) {
-        new->limit = useful_requests(new->client);
+        new->limit = new->limit_most = useful_requests(new->client);
         status = plan(new);
     }
     if (status) {
