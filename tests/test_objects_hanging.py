@@ -424,6 +424,56 @@ def test_records_of_a_slow_store_are_all_asked_for_although_some_do_not_come(
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "cache"])
+def test_several_stores_that_do_not_answer_fail_a_batch_together(
+    server: ObjectServer, url: str, tmp_path: Path, cached: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(serving()) for _ in range(2)]
+        urls = [url, *(other.put("p.ffr", server.objects["/p.ffr"]) for other in others)]
+        reader = stack.enter_context(fffs.FileReader(urls, cache=tmp_path / "cache" if cached else "off"))
+        for one in (server, *others):
+            held = Hold(one)
+            stack.callback(held.end)
+            held.begin()
+        begin = time.monotonic()
+        with pytest.raises(fffs.errors.ReadError):
+            reader.read(range(0, reader.n, 2))
+        assert time.monotonic() - begin < 6  # 13 deadlines each
+
+
+@pytest.mark.parametrize("first", [0, COUNT // 2], ids=["the same", "and others"])
+def test_records_that_another_thread_could_not_fetch_are_not_fetched_again(
+    server: ObjectServer, url: str, held: Hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Their failures may come together, or while this thread fetches others."""
+    monkeypatch.setenv("FFFS_DEADLINE", "2")
+    with fffs.FileReader(url, cache=tmp_path / "cache") as reader, ThreadPoolExecutor(2) as pool:
+        server.requests.clear()
+        held.begin()
+        begin = time.monotonic()
+        one = pool.submit(reader.read, APART)
+        wait_until(lambda: len(server.requests) >= 4)
+        other = pool.submit(reader.read, [k for k in range(COUNT) if k % 2 == 0 or k >= COUNT - first])
+        for job in (one, other):
+            assert isinstance(job.exception(), fffs.errors.ReadError)
+        assert time.monotonic() - begin < 3.9  # two deadlines are four seconds
+
+
+def test_a_range_is_repeated_as_a_whole_before_it_is_divided(
+    server: ObjectServer, url: str, held: Hold, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead connection is likelier than a place that the store cannot read, and one of many parts may get another such one."""
+    monkeypatch.setenv("FFFS_DEADLINE", "4")
+    with fffs.FileReader(url, cache="off") as reader:
+        server.requests.clear()
+        server.faults = [held.hold]
+        assert [bytes(record) for record in reader.read(range(40))] == [contents[f"{k:03}"] for k in range(40)]
+    first, second = server.requests
+    assert (first.start, first.end) == (second.start, second.end)
+
+
+@pytest.mark.usefixtures("few")
 def test_another_store_is_asked_although_one_does_not_answer(
     server: ObjectServer, url: str, held: Hold, tmp_path: Path
 ) -> None:
@@ -498,8 +548,11 @@ def test_a_store_that_is_busy_is_asked_until_the_deadline(
         assert 1.9 < time.monotonic() - begin < 6
 
 
-def test_a_busy_store_is_asked_for_less_at_a_time_and_then_for_more_again(server: ObjectServer, tmp_path: Path) -> None:
+def test_a_busy_store_is_asked_for_less_at_a_time_and_then_for_more_again(
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answers to what is in flight together halve the number of requests at a time once, and good ones raise it."""
+    monkeypatch.setenv("FFFS_CONNECTIONS", "16")
     pack = pack_files(tmp_path / "p", **{f"{k:03}": bytes([k % 256]) * 2000 for k in range(300)})
     held: list[threading.Event] = []
     flights = []

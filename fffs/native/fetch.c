@@ -26,22 +26,23 @@ enum { SILENT_RANGES = 4 };
 /* Parts that a range which fails is divided into at most: few if its server refuses all, which it may do because it is busy. */
 enum { PARTS_MOST = 256, PARTS_FEW = 16 };
 
+/* A server is slow whose fastest answers take more than this part of what a transfer may stall. */
+enum { SLOW_PART = 8 };
+
 struct fffs_fetch {
     struct fffs_batch batch;
     struct fffs_silence *silence; /* the caller's */
     struct fffs_range *ranges;    /* [batch.piece_count] */
     size_t range_count, begun, open;
     size_t part_count;          /* the last of the ranges are parts of others */
-    bool probed;                /* a range of a server from which nothing came was divided */
     struct fffs_range *waiting; /* for another try */
     struct fffs_http_client *client;
     struct fffs_transfer *transfers; /* [FFFS_HTTP_CONNECTIONS] */
     int active, limit;
-    int limit_most;   /* the limit is lowered while a server says that it is busy */
-    int older;        /* requests that began before the limit was lowered last and are not answered: about so many */
-    int answers;      /* good ones since the limit was changed */
-    int64_t progress; /* when something was answered last */
-    int64_t fastest;  /* of the answers, in nanoseconds; 0: not known */
+    int limit_most;  /* the limit is lowered while a server says that it is busy */
+    int older;       /* requests that began before the limit was lowered last and are not answered: about so many */
+    int answers;     /* good ones since the limit was changed */
+    int64_t fastest; /* of the answers, in nanoseconds; 0: not known */
     unsigned random;
 };
 
@@ -49,6 +50,17 @@ struct fffs_fetch {
 static int64_t patience(const struct fffs_fetch *fetch)
 {
     return fetch->silence->ahead ? fffs_http_patience() / 2 : fffs_http_patience();
+}
+
+/* For how long the transfer of a range may stall. More often than a server cannot read a place, a connection is dead, so that a range of
+ * several pieces is repeated before it is divided: there are three times. But servers that are slow to answer get the longer one. */
+static int64_t patience_with(const struct fffs_fetch *fetch, const struct fffs_range *range)
+{
+    int64_t whole = patience(fetch), third = fffs_http_deadline() / 3, latency = fetch->client->latency;
+
+    if (fetch->silence->ahead || (range->count == 1 && !range->part) || !latency || latency > third / SLOW_PART)
+        return whole;
+    return third < FFFS_SECOND ? FFFS_SECOND : third < whole ? third : whole;
 }
 
 /* For how long a range may bring nothing. */
@@ -66,42 +78,28 @@ static void give_up(struct fffs_fetch *fetch, struct fffs_range *range, int stat
     fetch->open--;
 }
 
-/* Notes that bytes came, which may be known late. */
-static void note_progress(struct fffs_fetch *fetch, int64_t when)
-{
-    if (when <= fetch->progress)
-        return;
-    fetch->progress = when;
-    fetch->silence->failures = 0;
-    fetch->silence->answered = true;
-}
-
-/* Whether nothing came since a range began to fail, also of the others. */
+/* Whether nothing came from the server of a range since that began to fail, also of others. */
 static bool is_silent(struct fffs_fetch *fetch, const struct fffs_range *range)
 {
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++)
         if (fetch->transfers[i].range)
-            note_progress(fetch, fetch->transfers[i].speed.fast);
-    return fetch->progress < range->since;
+            fffs_silence_break(fetch->silence, fetch->transfers[i].range->server, fetch->transfers[i].speed.fast);
+    return fetch->silence->servers[range->server].progress < range->since;
 }
 
-/* Notes that a range brought nothing until its deadline. If nothing else came meanwhile, its server is given up: to wait as long
- * for each of the others could take hours. */
+/* Notes that a range brought nothing until its deadline. If nothing else came from its server meanwhile, that may be given up. */
 static void note_silence(struct fffs_fetch *fetch, const struct fffs_range *range, int status)
 {
-    struct fffs_silence *silence = fetch->silence;
     uint32_t enough = fetch->limit < SILENT_RANGES ? (uint32_t)fetch->limit : SILENT_RANGES;
 
-    if (!range->part && !silence->status && is_silent(fetch, range) && ++silence->failures >= enough) {
-        silence->object = range->object;
-        silence->status = status;
-    }
+    if (!range->part && is_silent(fetch, range))
+        fffs_silence_note(fetch->silence, range->server, enough, status);
 }
 
-/* Whether a range waits for a server that was given up. */
-static bool is_hopeless(const struct fffs_fetch *fetch, const struct fffs_range *range)
+/* Returns the status of a range that waits for a server that was given up, or 0. */
+static int hopeless(const struct fffs_fetch *fetch, const struct fffs_range *range)
 {
-    return fetch->silence->status && fffs_objects_share_server(fetch->silence->object, range->object);
+    return fffs_silence_status(fetch->silence, range->server);
 }
 
 /* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. Parts would
@@ -113,18 +111,18 @@ static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range,
 }
 
 /* Has the parts of a range tried instead of it: one place in it may be all that the server cannot read. While nothing comes from the
- * server, only one range of a batch is divided, to find out. Returns whether there are parts. */
+ * server, only one range of it is divided, to find out. Returns whether there are parts. */
 static bool divide(struct fffs_fetch *fetch, struct fffs_range *range, int status, int64_t now)
 {
     struct fffs_range *last = &fetch->ranges[fetch->batch.piece_count - 1 - fetch->part_count];
-    bool silent = is_silent(fetch, range);
+    bool silent = is_silent(fetch, range), *probed = &fetch->silence->servers[range->server].probed;
 
-    if (silent && fetch->probed)
+    if (silent && *probed)
         return false;
     size_t count = fffs_divide_range(range, silent && status != -ETIMEDOUT ? PARTS_FEW : PARTS_MOST, last);
     if (!count)
         return false;
-    fetch->probed = fetch->probed || silent;
+    *probed = *probed || silent;
     fetch->part_count += count - 1;
     fetch->open += count - 1;
     for (size_t i = count; i > 0; i--) { /* the first one first */
@@ -208,7 +206,7 @@ static void fail(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int r
     if (transfer->status == 429 || transfer->status == 503)
         lower_limit(fetch);
     if (final) {
-        note_progress(fetch, fffs_now());
+        fffs_silence_break(fetch->silence, range->server, fffs_now());
         give_up(fetch, range, status);
     } else {
         wait_again(fetch, range, status, transfer->answer.retry_after);
@@ -233,7 +231,7 @@ static void note_bytes(struct fffs_fetch *fetch, const struct fffs_transfer *tra
         return;
     range->tries = range->offences = 0;
     range->since = when;
-    note_progress(fetch, when);
+    fffs_silence_break(fetch->silence, range->server, when);
 }
 
 static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int result)
@@ -307,28 +305,32 @@ static void begin_some(struct fffs_fetch *fetch, int64_t *until)
             give_up(fetch, range, range->status);
             continue;
         }
-        int status = is_hopeless(fetch, range) ? fetch->silence->status : begin(fetch, range);
+        int status = hopeless(fetch, range);
+        if (!status)
+            status = begin(fetch, range);
         if (status)
             give_up(fetch, range, status);
     }
 }
 
-/* Ends the requests to a server that was given up, and the pauses before others, which begin_some then ends. */
+/* Ends the requests to servers that were given up, and the pauses before others, which begin_some then ends. */
 static void end_hopeless(struct fffs_fetch *fetch)
 {
-    if (!fetch->silence->status)
+    if (!fetch->silence->given_up)
         return;
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
         struct fffs_transfer *transfer = &fetch->transfers[i];
 
-        if (!transfer->range || !is_hopeless(fetch, transfer->range))
+        int status = transfer->range ? hopeless(fetch, transfer->range) : 0;
+
+        if (!status)
             continue;
-        give_up(fetch, transfer->range, fetch->silence->status);
+        give_up(fetch, transfer->range, status);
         fffs_transfer_end(transfer);
         fetch->active--;
     }
     for (struct fffs_range *range = fetch->waiting; range; range = range->next)
-        if (is_hopeless(fetch, range))
+        if (hopeless(fetch, range))
             range->not_before = 0;
 }
 
@@ -356,7 +358,8 @@ static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
 
     for (int i = 0; i < FFFS_HTTP_CONNECTIONS; i++) {
         struct fffs_transfer *transfer = &fetch->transfers[i];
-        int64_t end = transfer->range ? fffs_transfer_stalls_since(transfer) + patience(fetch) : INT64_MAX;
+        int64_t end = transfer->range ? fffs_transfer_stalls_since(transfer) + patience_with(fetch, transfer->range)
+                                      : INT64_MAX;
 
         if (end <= now) {
             fffs_transfer_note_stall(transfer);
@@ -406,6 +409,40 @@ int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds)
 
 /* ---------------------------------------------------------------- life */
 
+static int by_turn(const void *a, const void *b)
+{
+    const struct fffs_range *one = a, *other = b;
+
+    if (one->turn != other->turn)
+        return one->turn < other->turn ? -1 : 1;
+    return (one->server > other->server) - (one->server < other->server);
+}
+
+/* Has the servers asked in turn, so that all have something to do, and those that do not answer are found out together. Returns 0 or
+ * -ENOMEM. */
+static int take_turns(struct fffs_fetch *fetch)
+{
+    struct fffs_silence *silence = fetch->silence;
+
+    for (size_t i = 0; i < silence->count; i++) {
+        silence->servers[i].probed = false;
+        silence->servers[i].ranges = 0;
+    }
+    for (size_t i = 0; i < fetch->range_count; i++) { /* in the order of their objects */
+        struct fffs_range *range = &fetch->ranges[i];
+        int32_t server = i && range[-1].object == range->object ? (int32_t)range[-1].server
+                                                                : fffs_silence_server(silence, range->object);
+
+        if (server < 0)
+            return server;
+        range->server = (uint32_t)server;
+        range->turn = silence->servers[server].ranges++;
+    }
+    if (silence->count > 1)
+        qsort(fetch->ranges, fetch->range_count, sizeof *fetch->ranges, by_turn);
+    return 0;
+}
+
 /* Plans the ranges of the batch's pieces. Returns 0 or -ENOMEM. */
 static int plan(struct fffs_fetch *fetch)
 {
@@ -429,7 +466,7 @@ static int plan(struct fffs_fetch *fetch)
     int64_t most = bytes / fetch->limit;
     most = most < RANGE_LEAST ? RANGE_LEAST : most > RANGE_MOST ? RANGE_MOST : most;
     fetch->range_count = fetch->open = fffs_plan_ranges(batch->left, count, most, fetch->ranges);
-    return 0;
+    return take_turns(fetch);
 }
 
 int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *silence, fffs_fetch **fetch)
@@ -443,6 +480,7 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *
         free(new);
         return status;
     }
+    new->silence = silence;
     new->transfers = fffs_allocate_zeroed(FFFS_HTTP_CONNECTIONS, sizeof *new->transfers);
     status = new->transfers ? fffs_http_take(&new->client) : -ENOMEM;
     if (!status) {
@@ -453,7 +491,6 @@ int fffs_fetch_begin(fffs_request *requests, size_t count, struct fffs_silence *
         fffs_fetch_end(new);
         return status;
     }
-    new->silence = silence;
     new->random = (unsigned)fffs_now();
     *fetch = new;
     return 0;

@@ -3,6 +3,7 @@
 #define FFFS_FETCH_H
 
 #include "batch.h"
+#include "silence.h"
 
 /* Bytes between two pieces that are fetched and dropped rather than asked for by another request. */
 enum { FFFS_GAP = 16 * 1024 };
@@ -10,6 +11,7 @@ enum { FFFS_GAP = 16 * 1024 };
 /* Consecutive bytes of an object that one request asks for, and the pieces that lie in them. Owned by the fetch. */
 struct fffs_range {
     int32_t object;
+    uint32_t server, turn;      /* its number in the batch's silence, and the number of the range among those of it */
     int64_t place, end;         /* the next byte that is expected, and where the range ends */
     struct fffs_piece **pieces; /* [count] by offset */
     uint32_t count;
@@ -22,16 +24,6 @@ struct fffs_range {
     int64_t since;           /* when the first of these tries began; 0: none did */
     int64_t not_before;      /* when the next may begin */
     struct fffs_range *next; /* in the list of those that wait for that */
-};
-
-/* What a batch, which may be fetched in several steps, knows of a server that brings nothing any more. All zero at first, but for
- * ahead. */
-struct fffs_silence {
-    int32_t object;    /* one that the server has */
-    int status;        /* -errno of its requests; 0: no server was given up */
-    uint32_t failures; /* ranges in a row that brought nothing until their deadline */
-    bool answered;     /* anything came */
-    bool ahead;        /* nobody asked for it yet: it is given up sooner */
 };
 
 /* A batch of requests that are fetched from objects. */

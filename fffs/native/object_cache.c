@@ -337,19 +337,11 @@ struct fffs_object_claim {
     int64_t start, end;
 };
 
-/* A thread that waits for bytes that others fetch. On its stack. */
-struct waiter {
-    struct waiter *next;
-    const struct fffs_object_cache *cache;
-    int64_t start, end;
-    int status; /* of those that could not be fetched */
-};
-
 /* One for all caches, so that the fork handlers can take it. It guards the lists, never a request. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released;
 static struct fffs_object_claim *claims;
-static struct waiter *waiters;
+static struct fffs_object_waiter *waiters;
 
 __attribute__((constructor)) static void make_condition(void)
 {
@@ -401,7 +393,7 @@ bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int
 void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until)
 {
     pthread_mutex_lock(&mutex);
-    for (struct waiter *waiter = waiters; status && waiter; waiter = waiter->next)
+    for (struct fffs_object_waiter *waiter = waiters; status && waiter; waiter = waiter->next)
         if (waiter->cache == claim->cache && waiter->start < until && waiter->end > from)
             waiter->status = status;
     for (struct fffs_object_claim **link = &claims; *link; link = &(*link)->next) {
@@ -424,21 +416,31 @@ static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int
     return false;
 }
 
-int fffs_object_cache_wait(struct fffs_object_cache *cache, int64_t offset, int64_t length, const int32_t *cancel)
+void fffs_object_cache_expect(struct fffs_object_waiter *self, struct fffs_object_cache *cache, int64_t offset,
+                              int64_t length)
 {
-    int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
-    struct waiter self = {.cache = cache, .start = offset, .end = offset + length}, **link = &waiters;
+    pthread_mutex_lock(&mutex);
+    *self = (struct fffs_object_waiter){
+        .cache = cache, .start = offset, .end = offset + length, .next = waiters, .link = &waiters};
+    if (waiters)
+        waiters->link = &self->next;
+    waiters = self;
+    pthread_mutex_unlock(&mutex);
+}
+
+int fffs_object_cache_wait(struct fffs_object_waiter *self, const int32_t *cancel)
+{
+    int64_t start = self->start / BLOCK * BLOCK, end = (last_block(self->start, self->end - self->start) + 1) * BLOCK;
 
     pthread_mutex_lock(&mutex);
-    self.next = waiters;
-    waiters = &self;
-    while (!self.status && is_claimed(cache, start, end) && !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
+    while (!self->status && is_claimed(self->cache, start, end) &&
+           !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
         fffs_condition_wait(&released, &mutex, SLICE);
-    while (*link != &self)
-        link = &(*link)->next;
-    *link = self.next;
+    *self->link = self->next;
+    if (self->next)
+        self->next->link = self->link;
     pthread_mutex_unlock(&mutex);
-    return self.status;
+    return self->status;
 }
 
 /* ---------------------------------------------------------------- changing */

@@ -11,6 +11,14 @@
 struct fffs_object_cache;
 struct fffs_object_claim;
 
+/* A read of some bytes that others may fetch, in the caller's memory from fffs_object_cache_expect to fffs_object_cache_wait. */
+struct fffs_object_waiter {
+    struct fffs_object_cache *cache;
+    int64_t start, end;
+    int status; /* of those that could not be fetched */
+    struct fffs_object_waiter *next, **link;
+};
+
 /* Returns the checksum of a block as in the map. 0 means absent, so it stands for no checksum. Pure. */
 static inline uint32_t fffs_object_cache_entry(const uint8_t *data, size_t size)
 {
@@ -49,12 +57,17 @@ void fffs_object_cache_leave_out(struct fffs_object_cache *cache, int64_t start,
 bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
                              struct fffs_object_claim **claim);
 
-/* Ends a claim. status: 0, or with what bytes from on to until could not be fetched. Who waits for some of these gets it. */
+/* Ends a claim. status: 0, or with what bytes from on to until could not be fetched. Who expects some of these gets it. */
 void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until);
 
-/* Waits until no other thread fetches a block of a range, some of its bytes could not be fetched, or *cancel is set. The caller must
+/* Begins to note whether bytes could not be fetched: before the caller finds out what others fetch, whose failures it would else miss.
+ * Each must be ended by fffs_object_cache_wait. Thread-safe. */
+void fffs_object_cache_expect(struct fffs_object_waiter *self, struct fffs_object_cache *cache, int64_t offset,
+                              int64_t length);
+
+/* Waits until no other thread fetches a block of the range, some of its bytes could not be fetched, or *cancel is set. The caller must
  * have no claim: two that wait for each other would wait for ever. Returns 0 or the status of these bytes. Thread-safe. */
-int fffs_object_cache_wait(struct fffs_object_cache *cache, int64_t offset, int64_t length, const int32_t *cancel);
+int fffs_object_cache_wait(struct fffs_object_waiter *self, const int32_t *cancel);
 
 /* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
  * later. Thread-safe. */

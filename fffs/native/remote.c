@@ -171,15 +171,15 @@ static bool is_before(const fffs_request *one, const fffs_request *other)
 }
 
 /* Whether a request fails with a run that it needs a part of. One that only has a block in common with what was asked for is fetched
- * alone, if anything came: to try it would else take as long again. */
-static bool fails_with(const struct filling *self, size_t i, const fffs_request *request)
+ * alone, if its server answered: to try it would else take as long again. */
+static bool fails_with(const struct filling *self, size_t i, const fffs_request *request, bool answered)
 {
     int64_t from, until;
 
     if (is_before(request, &self->runs[i]))
         return false;
     find_asked(self, i, &from, &until);
-    return !self->silence->answered || (request->offset < until && request->offset + request->length > from);
+    return !answered || (request->offset < until && request->offset + request->length > from);
 }
 
 /* Gives requests the failures of the runs that they need: to fetch them again would take as long again. */
@@ -190,10 +190,11 @@ static void note_failures(struct filling *self)
 
         if (!run->status || run->status == -ENOMEM)
             continue;
+        bool answered = fffs_silence_answered(self->silence, fffs_object_of(run->fd));
         while (self->first < self->sorted_count && is_before(self->sorted[self->first], run))
             self->first++;
         for (size_t k = self->first; k < self->sorted_count && !is_before(run, self->sorted[k]); k++)
-            if (fails_with(self, i, self->sorted[k]))
+            if (fails_with(self, i, self->sorted[k], answered))
                 self->sorted[k]->status = run->status;
     }
 }
@@ -317,6 +318,7 @@ void fffs_remote_fill(int fd, int64_t offset, int64_t length, const int32_t *can
 
     if (cache && fffs_object_cache_grows(cache))
         (void)fill_missing(&alone, 1, &silence, cancel);
+    fffs_silence_end(&silence);
 }
 
 /* Has more fetched if a read goes on where others ended. */
@@ -331,12 +333,26 @@ static void read_ahead(const fffs_request *request, bool missed)
         fffs_ahead_fill(request->fd, from, step);
 }
 
-/* Waits until what other threads fetch of these requests is there, or failed: that failure is theirs, too. */
-static void wait_for_others(fffs_request **some, size_t count, const int32_t *cancel)
+/* Fetches what is missing of some requests as fill_missing, and waits until what other threads fetch of them is there, or failed: that
+ * failure is theirs, too. It may come while this thread fetches what they do not. */
+static int fill_or_wait(fffs_request **sorted, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
+    static const int32_t now = 1;
+    struct fffs_object_waiter *waiters = fffs_allocate(count * sizeof *waiters);
+
+    if (!waiters)
+        return -ENOMEM;
     for (size_t i = 0; i < count; i++)
-        if (!some[i]->status)
-            some[i]->status = fffs_object_cache_wait(cache_of(some[i]), some[i]->offset, some[i]->length, cancel);
+        fffs_object_cache_expect(&waiters[i], cache_of(sorted[i]), sorted[i]->offset, sorted[i]->length);
+    int status = fill_missing(sorted, count, silence, cancel);
+    for (size_t i = 0; i < count; i++) {
+        int failed = fffs_object_cache_wait(&waiters[i], sorted[i]->status ? &now : cancel);
+
+        if (!sorted[i]->status)
+            sorted[i]->status = failed;
+    }
+    free(waiters);
+    return status;
 }
 
 /* ---------------------------------------------------------------- reading */
@@ -444,10 +460,9 @@ static size_t without_failed(fffs_request **some, size_t count)
 }
 
 /* Reads requests that have something to read. some: [count], in any order, which changes. */
-static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
+static int read_all(fffs_request **some, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
     size_t there = divide(some, count, true), grows = growing(some + there, count - there);
-    struct fffs_silence silence = {0};
     int status = 0;
 
     if (count == 1)
@@ -461,21 +476,21 @@ static int read_all(fffs_request **some, size_t count, const int32_t *cancel)
         fffs_total_add(FFFS_TOTAL_ASKED, (uint64_t)some[i]->length);
     if (grows) {
         qsort(some + there, grows, sizeof *some, by_place);
-        status = fill_missing(some + there, grows, &silence, cancel);
-        wait_for_others(some + there, grows, cancel);
+        status = fill_or_wait(some + there, grows, silence, cancel);
         there += divide(some + there, grows, false);
         count = there + without_failed(some + there, count - there);
     }
     if (!status && there)
         status = read_some(some, there, NULL, NULL);
     if (!status && there < count)
-        status = read_some(some + there, count - there, &silence, cancel);
-    return status ? status : repair(some, count, &silence, cancel);
+        status = read_some(some + there, count - there, silence, cancel);
+    return status ? status : repair(some, count, silence, cancel);
 }
 
 static int read_batch(fffs_request *requests, size_t count, const int32_t *cancel, bool staged)
 {
     fffs_request **some = fffs_allocate((count ? count : 1) * sizeof *some);
+    struct fffs_silence silence = {0};
     size_t used = 0;
     int result = 0;
 
@@ -497,7 +512,8 @@ static int read_batch(fffs_request *requests, size_t count, const int32_t *cance
     }
     if (staged)
         used = fffs_ahead_take(some, used, cancel);
-    int status = read_all(some, used, cancel);
+    int status = read_all(some, used, &silence, cancel);
+    fffs_silence_end(&silence);
     free(some);
     for (size_t i = 0; i < count; i++)
         if (requests[i].status)
