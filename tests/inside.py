@@ -65,6 +65,7 @@ fffs.base.memory
 fffs.granular.bounded_msgpack
 fffs.mount.system.kernel=mount_kernel
 fffs.mount.system.mounts
+fffs.mount.system.fusermount=mount_fusermount
 fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
@@ -172,7 +173,7 @@ fffs.packing.span: Span
 fffs.packing.survey: survey
 fffs.packing.verify_plan: verify_files
 fffs.cluster.plan_folder: PlanFolder
-fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint refuse_mounted remove_left
+fffs.mount.system.mountpoint: MARK=MOUNT_POINT_MARK MountPoint is_alive refuse_mounted remove_left
 fffs.mount.system.mounts: mount_at
 fffs.mount.system.questions: DAEMON=DAEMON_QUESTION ENTRY=ENTRY_QUESTION STAT=STAT_QUESTION
 fffs.mount.system.questions: LARGEST=ANSWER_LARGEST read_facts

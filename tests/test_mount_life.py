@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import pytest
 from builders import pack_small_folder, record_file
-from inside import MountPoint, background, mount_at, mount_kernel, refuse_mounted
+from inside import MountPoint, background, is_alive, mount_at, mount_fusermount, mount_kernel, refuse_mounted
 from mounting import (
     Daemon,
     Mounts,
@@ -545,6 +545,10 @@ def test_mounting_over_a_strange_mount_that_does_not_answer_is_refused(
     try:
         with pytest.raises(MountError, match=r"does not answer \(fuse.stuck\); unmount it: umount -l"):
             refuse_mounted(str(path))
+        mounts.daemon.kill()
+        wait_until(lambda: not is_alive(str(path)))
+        with pytest.raises(MountError, match=r"does not answer \(fuse.stuck\); unmount it: umount -l"):
+            refuse_mounted(str(path))
     finally:
         mounts.daemon.kill(signal.SIGCONT)
 
@@ -867,6 +871,20 @@ def test_a_user_who_may_not_mount_or_unmount_is_told_who_may(source: Path) -> No
     in_namespace(work)
 
 
+@as_root
+def test_a_user_who_could_not_unmount_does_not_mount(source: Path) -> None:
+    """fusermount3 needs /etc/mtab to unmount, and not to mount."""
+
+    def work(folder: Path) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "etc", "/etc"], check=True)
+        with UserDaemon(copy_of(source, folder, "public.ffr"), folder / "m") as daemon:
+            said = daemon.process.communicate(timeout=60)[1]
+            assert "/etc/mtab: No such file or directory; fusermount3 could not unmount it" in said
+            assert mount_at(f"{folder}/m") is None
+
+    in_namespace(work)
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_an_interpreter_that_cannot_be_run_is_named(
     there: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -892,6 +910,12 @@ def test_a_device_that_is_missing_is_named(source: Path, tmp_path: Path, monkeyp
 def test_the_name_of_a_mount_point_does_not_make_it_busy(problem: str, busy: bool) -> None:
     error = mount_kernel._failure("/mnt/busy/m", f"fusermount3: failed to unmount /mnt/busy/m: {problem}")
     assert isinstance(error, mount_kernel.BusyError) == busy
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make its link")
+def test_the_message_of_fusermount3_about_a_name_of_several_lines_is_whole(tmp_path: Path) -> None:
+    said = mount_fusermount.unmount(str(tmp_path / "two\nlines"), lazy=False)
+    assert said == f"fusermount3: failed to unmount {tmp_path}/two\\nlines: No such file or directory"
 
 
 @as_root

@@ -283,10 +283,10 @@ class Others:
         self._mkdir, self._acts = os.mkdir, acts
         monkeypatch.setattr(os, "mkdir", self.mkdir)
 
-    def mkdir(self, path: str, mode: int) -> None:
-        if act := self._acts.pop(Path(path), None):
+    def mkdir(self, name: str, mode: int, dir_fd: int) -> None:
+        if act := self._acts.pop(Path(os.readlink(f"/proc/self/fd/{dir_fd}"), name), None):
             act()
-        self._mkdir(path, mode)
+        self._mkdir(name, mode, dir_fd=dir_fd)
 
     def make(self, path: Path) -> None:
         """Make a folder as for a mount of another process."""
@@ -441,8 +441,8 @@ def test_only_a_mount_point_that_may_be_removed_is_kept_open(tmp_path: Path) -> 
 
 
 def test_making_a_mount_point_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str, mode: int) -> None:
-        raise FileNotFoundError(path)
+    def fail(name: str, mode: int, dir_fd: int) -> None:
+        raise FileNotFoundError(name)
 
     monkeypatch.setattr(os, "mkdir", fail)
     with pytest.raises(MountError, match="try again"):

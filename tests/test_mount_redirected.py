@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -10,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import mount_at, mount_kernel
-from mounting import Mounts, detach_all, in_namespace, mounts_below
+from inside import MountPoint, mount_at, mount_kernel
+from inside import mounts as mount_table
+from mounting import Mounts, detach_all, in_namespace, libc, mounts_below
 
 import fffs
+from fffs.errors import MountError
 from fffs.mount import umount
 
 pytestmark = [
@@ -129,6 +134,51 @@ def test_another_mount_is_not_unmounted(
     assert mount_at(f"{home}/e/m") is None
     other = mount_at(f"{victim}/m")
     assert other is not None and other.type == "tmpfs"
+
+
+@pytest.mark.parametrize("missing", ["new", "new/deep/er"])
+def test_a_missing_mount_point_is_not_created_elsewhere(
+    missing: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, victim = folders
+    make = os.mkdir
+
+    def redirected(*arguments: Any, **options: Any) -> None:
+        if not (home / "e").exists():
+            os.rename(home / "d", home / "e")
+            os.symlink(victim, home / "d")
+        make(*arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", redirected)
+    point = None
+    with contextlib.suppress(MountError):
+        point = MountPoint(f"{home}/d/{missing}")
+        with point.examined():
+            raise AssertionError
+    if point:
+        point.remove()
+    assert sorted(os.listdir(victim)) == ["m"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EPERM])
+def test_root_unmounts_where_the_system_has_or_allows_no_statx(
+    number: int, source: Path, mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EINVAL: glibc emulates it, without the flags."""
+    path = mounts(source)
+
+    class WithoutStatx:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(libc, name)
+
+        def statx(self, *_: Any) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+    monkeypatch.setattr(mount_table, "_libc", WithoutStatx())
+    monkeypatch.setenv("PATH", "")  # without fusermount3
+    umount(path)
+    assert mount_at(str(path)) is None
 
 
 def test_a_link_above_a_mount_point_that_appears_while_the_mount_is_prepared_is_refused(

@@ -463,7 +463,7 @@ def test_records_that_another_thread_could_not_fetch_are_not_fetched_again(
 def test_a_range_is_repeated_as_a_whole_before_it_is_divided(
     server: ObjectServer, url: str, held: Hold, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead connection is likelier than a place that the store cannot read, and one of many parts may get another such one."""
+    """A dead connection is likelier than a place that the store cannot read, and many parts may get more of these."""
     monkeypatch.setenv("FFFS_DEADLINE", "4")
     with fffs.FileReader(url, cache="off") as reader:
         server.requests.clear()

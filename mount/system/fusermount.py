@@ -82,8 +82,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str] | None = None, 
         return f"{PROGRAM} is missing; install the package fuse3"
     except OSError as error:
         return f"{PROGRAM}: {_describe(error)}"
-    last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
-    return last or f"{PROGRAM} failed ({done.returncode})"
+    text = done.stdout.decode(errors="replace").strip()
+    last = text[max(text.rfind(f"{PROGRAM}: "), 0) :]  # a name in it may have several lines
+    return last.replace("\n", "\\n") or f"{PROGRAM} failed ({done.returncode})"
 
 
 def _environment() -> dict[str, str]:

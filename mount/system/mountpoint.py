@@ -126,23 +126,48 @@ class MountPoint:
         return MountError(f"{self.path}: cannot mount on it: {describe(error)}")
 
     def _make(self) -> bool:
-        """Create the folder and those above it. Returns False if another process interfered: then try again."""
-        missing = [self.path]
-        while not os.path.lexists(os.path.dirname(missing[-1])):
-            missing.append(os.path.dirname(missing[-1]))
-        for path in reversed(missing):
+        """Create the folder and those above it. Returns False if another process interfered: then try again.
+
+        Each is created in an open folder: whoever may write to one above can exchange that for a link to anywhere.
+        """
+        above, name = os.path.split(self.path)
+        missing = [name]
+        while not os.path.lexists(above):
+            above, name = os.path.split(above)
+            missing.append(name)
+        path = above
+        try:
+            folder = open_plain(above)
             try:
-                os.mkdir(path, _MODE)
-                self._made |= _mark(path)
-            except FileNotFoundError:
-                return False
-            except FileExistsError:
-                if path == self.path:
-                    return False
-                continue  # created for another mount, which removes it unless ours is the last one below it
-            except OSError as error:
-                raise MountError(f"{path}: cannot create the mount point: {error.strerror}") from None
+                for name in reversed(missing):
+                    path = os.path.join(path, name)
+                    parent, folder = folder, self._make_one(folder, name, is_last=path == self.path)
+                    close(parent)
+            finally:
+                close(folder)
+        except (FileNotFoundError, FileExistsError):
+            return False
+        except OSError as error:
+            raise MountError(f"{path}: cannot create the mount point: {describe(error)}") from None
         return True
+
+    def _make_one(self, parent: int, name: str, is_last: bool) -> int:
+        """Create a folder in an open one. Returns its descriptor. Raises OSError."""
+        try:
+            os.mkdir(name, _MODE, dir_fd=parent)
+        except FileExistsError:
+            if is_last:
+                raise
+            # Created for another mount, which removes it unless ours is the last one below it.
+            return os.open(name, HANDLE, dir_fd=parent)
+        try:
+            folder = os.open(name, FOLDER, dir_fd=parent)
+        except OSError:
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=parent)
+            raise
+        self._made |= _mark(folder)
+        return folder
 
     def _hold(self, last: bool) -> bool:
         """Lock the folder, so that no process removes it. Returns False if one may be doing that: then try again."""
@@ -262,11 +287,11 @@ def _is_credible(fd: int, parent: int) -> bool:
     return status.st_uid in (os.geteuid(), os.fstat(parent).st_uid) and not status.st_mode & 0o022
 
 
-def _mark(path: str) -> set[bytes]:
-    """Mark a new folder. Returns its identity if its file system has no marks. Raises OSError if it is gone."""
-    mark = identity(os.lstat(path))
+def _mark(folder: int) -> set[bytes]:
+    """Mark a new folder. Returns its identity if its file system has no marks."""
+    mark = identity(os.fstat(folder))
     try:
-        os.setxattr(path, MARK, mark, follow_symlinks=False)
+        os.setxattr(folder, MARK, mark)
     except OSError:
         return {mark}
     return set()
@@ -298,12 +323,12 @@ def refuse_mounted(path: str, table: int | None = None) -> None:
     if mount is None:
         return
     answer = _ask(path)
-    if _is_end(answer):
+    if _is_end(answer) and mount.ours:
         raise DeadMountError(
             f"{path}: the daemon of this mount is gone ({os.strerror(errno.ENOTCONN)}); "
             f"clean up with: fffs umount {path}"
         )
     if mount.ours:
         raise MountError(f"{path}: {mount.origin} is mounted there; unmount it first: fffs umount {path}")
-    if answer is None:
+    if answer is None or _is_end(answer):
         raise MountError(f"{path}: the mount there does not answer ({mount.type}); unmount it: umount -l {path}")
