@@ -712,6 +712,46 @@ def test_a_mount_that_is_covered_at_once_is_not_taken_for_the_other(source: Path
             detach_all(tmp_path)
 
 
+REUSED = """
+import signal, subprocess, sys
+from dataclasses import replace
+from fffs.mount import MountOptions
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+from fffs.mount.system.mounts import mount_at
+
+pack, path, other = sys.argv[1:]
+
+def end():
+    subprocess.run(["mount", "-t", "tmpfs", "cover", path], check=True)
+    signal.raise_signal(signal.SIGTERM)
+
+def detach_again(self, original=session._Session._detach_again):
+    subprocess.run(["umount", "-l", path, path], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "other", other], check=True)
+    made = mount_at(other)
+    assert self._left
+    self._left = [replace(mount, number=made.number, device=made.device) for mount in self._left]
+    original(self)
+
+session._Session._detach_again = detach_again
+session.serve(make_job(pack, path, MountOptions()), end)
+"""
+
+
+@as_root
+def test_a_mount_that_has_the_numbers_of_a_daemons_earlier_one_stays(source: Path, tmp_path: Path) -> None:
+    """The kernel gives the lowest free ones to the next mount."""
+    (tmp_path / "other").mkdir()
+    try:
+        command = [sys.executable, "-c", REUSED, source, tmp_path / "m", tmp_path / "other"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert mounts_below(tmp_path) == [str(tmp_path / "other")]
+    finally:
+        detach_all(tmp_path)
+
+
 # ---------------------------------------------------------------- limited systems
 
 

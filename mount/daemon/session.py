@@ -20,7 +20,7 @@ from fffs.mount.daemon.log import write_out
 from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
 from fffs.mount.system.fusermount import spare_descriptors
-from fffs.mount.system.mountpoint import MountPoint
+from fffs.mount.system.mountpoint import MountPoint, is_dead
 from fffs.mount.system.mounts import Mount, cover_of, open_table
 from fffs.mount.system.place import Place
 
@@ -298,10 +298,18 @@ class _Session:
     def _detach_again(self) -> None:
         """Try again to unmount what is left: threads have ended, so that fusermount3 can perhaps be started.
 
-        Why it is left is in the log already.
+        Why it is left is in the log already. If others unmounted it meanwhile, its numbers may be those of their mount.
         """
         tried, self._left = self._left, []
         for mount in tried:
+            found = kernel.find_again(mount, self._table)
+            if not found:
+                continue
+            if cover_of(found, self._table):
+                self._left.append(mount)
+                continue
+            if not is_dead(found.path):
+                continue
             try:
                 kernel.detach(mount, lazy=True, table=self._table)
             except kernel.NoProcessError:

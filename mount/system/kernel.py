@@ -188,7 +188,7 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
         MountError: with the reason; another mount hides it, for example.
 
     """
-    found = _find(mount, table)
+    found = find_again(mount, table)
     for _ in range(ATTEMPTS):
         if not found:
             return
@@ -197,7 +197,7 @@ def detach(mount: Mount, *, lazy: bool = False, table: int | None = None) -> Non
         problem, tried = detach_topmost(found.path, lazy, found.number), found.path
         if not problem:
             return
-        found = _find(mount, table)
+        found = find_again(mount, table)
         if found and found.path == tried and problem != ELSEWHERE:
             break
     if found:
@@ -212,7 +212,7 @@ def _failure(path: str, problem: str) -> MountError:
     return kind(f"{path}: cannot unmount: {problem}{who}")
 
 
-def _find(mount: Mount, table: int | None) -> Mount | None:
+def find_again(mount: Mount, table: int | None) -> Mount | None:
     """Return a mount as it is now: others may have moved it, or a folder above it."""
     return next((other for other in mounts(table, mount.device) if other.number == mount.number), None)
 
@@ -276,6 +276,6 @@ def become_fusermount(mount: Mount) -> None:
     """Unmount by fusermount3 in place of this process: that needs no other one. Returns only if it cannot be run, or if
     the mount is gone or hidden.
     """
-    found = _find(mount, None)
+    found = find_again(mount, None)
     if found and not cover_of(found):
         fusermount.replace_process(found.path)
