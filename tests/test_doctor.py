@@ -261,6 +261,15 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "python3-pyfuse3" in mounting["pyfuse3"].cure and "fffs[mount]" in mounting["pyfuse3"].cure
 
 
+def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_packages, "version", {"pyarrow": "15.0.2", "obstore": "0.10.0a1"}.get)
+    monkeypatch.setattr(doctor_packages, "_EXTRAS", {"pyarrow": ("arrow", "tables"), "obstore": ("objects", "stores")})
+    found = by_name(doctor_packages.check_packages())
+    assert (found["pyarrow"].state, found["obstore"].state) == ("hint", "ok")
+    assert found["pyarrow"].found.startswith("15.0.2 is too old; fffs needs 1")
+    assert found["pyarrow"].cure == "pip install --upgrade 'fffs[arrow]'"
+
+
 def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
         raise ImportError(f"{name}: libfuse3.so.3: cannot open shared object file")

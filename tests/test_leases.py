@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,3 +69,25 @@ def test_files_that_are_packed(tmp_path: Path, options: list[str]) -> None:
     parts = sorted(made.iterdir()) if made.is_dir() else made
     with fffs.PackedFolder(parts) as packed:
         assert {name: bytes(packed.read_one(name)) for name in contents} == contents
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_an_interrupt_does_not_wait_for_a_server_that_keeps_its_lease(tmp_path: Path, size: int) -> None:
+    (tmp_path / "in").mkdir()
+    for k in range(40):
+        (tmp_path / "in" / f"{k:02}").write_bytes(bytes(size))
+    command = [sys.executable, "-c", SERVER, tmp_path / "in/20"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            server.send_signal(signal.SIGSTOP)
+            pack = [sys.executable, "-m", "fffs", "pack", "--jobs", "2", tmp_path / "in", tmp_path / "p.ffr"]
+            with subprocess.Popen(pack, stderr=subprocess.PIPE, text=True) as packing:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    packing.wait(3)
+                packing.send_signal(signal.SIGINT)
+                assert packing.wait(20) == 130  # the kernel ends the lease after 45 seconds
+        finally:
+            server.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from fffs.base.descriptors import are_few
-from fffs.base.stopping import StopFlag
+from fffs.base.stopping import StopFlag, Stopped
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int], None]
@@ -20,10 +20,6 @@ SLICE = 64  # items that a thread takes at a time
 def default_jobs() -> int:
     """Return the default number of threads that copy files. Each needs a few descriptors."""
     return 1 if are_few() else min(len(os.sched_getaffinity(0)), 4)
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: it ends a thread whose work is not needed any more
-    """Raised in work by ``Jobs.count``."""
 
 
 class Jobs:

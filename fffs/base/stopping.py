@@ -10,11 +10,20 @@ from collections.abc import Iterator
 _current = threading.local()
 
 
+class Stopped(Exception):  # noqa: N818 - not an error: it ends a thread whose work is not needed any more
+    """Raised in the work of ``Jobs``, which expects it."""
+
+
 class StopFlag:
     """Set it when the work is not needed any more. ``memory``: an int32, which C looks at; it lives as long as this."""
 
     def __init__(self) -> None:
         self.memory = array("i", [0])
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the work is not needed any more."""
+        return bool(self.memory[0])
 
     def set(self) -> None:
         """Have reads of objects in the blocks of ``here`` fail soon."""

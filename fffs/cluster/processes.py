@@ -23,6 +23,11 @@ INTERVAL: Final = 0.2  # seconds between two messages of a worker
 
 _BEGUN: Final = "begun"  # the first thing that a process sends
 
+_NOT_BEGUN: Final = (
+    ", before it began; it runs the program's main module again, which must be a file that starts processes below "
+    "if __name__ == '__main__':"
+)
+
 _T = TypeVar("_T")
 
 
@@ -125,6 +130,9 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(theirs, given), daemon=True)
         try:
             self._process.start()
+        except ConnectionError as error:  # of the server that forks, which imports the main module first
+            self._pipe.close()
+            raise WorkerError(f"a worker process ended early: {error.strerror}{_NOT_BEGUN}") from error
         except OSError as error:
             self._pipe.close()
             raise WorkerError(f"a worker process cannot be started: {error.strerror}") from error
@@ -157,10 +165,7 @@ class _Worker:
         code = self._process.exitcode  # None in a program that ignores SIGCHLD
         why = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         if not self._had_begun():
-            why += (
-                ", before it began; it runs the program's main module again, which must be a file that starts "
-                "processes below if __name__ == '__main__':"
-            )
+            why += _NOT_BEGUN
         raise WorkerError(f"a worker process ended early: {why}")
 
     def _had_begun(self) -> bool:

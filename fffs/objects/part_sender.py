@@ -13,7 +13,7 @@ from errno import EACCES, EIO
 from typing import Any, Final
 
 from fffs.base.descriptors import above_standard
-from fffs.base.jobs import Stopped
+from fffs.base.stopping import Stopped
 from fffs.errors import FffsError, WriteError
 from fffs.files.pages import free, mapped
 from fffs.objects.client import access_error, ask_upload

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
 from fffs.cli.checks.finding import Finding, good, hint
@@ -27,12 +28,38 @@ def check_packages() -> Iterator[Finding]:
         yield good(name, version(name))
     for name, (extra, what) in _EXTRAS.items():
         try:
-            yield good(name, version(name))
+            yield _installed(name, version(name), extra)
         except PackageNotFoundError:
             verb = "needs" if what.startswith("fffs") else "need"
             yield hint(name, f"not installed; {what} {verb} it", f"pip install 'fffs[{extra}]'")
+    yield _libcurl()
+
+
+def _installed(name: str, found: str, extra: str) -> Finding:
+    """Return what there is of a package that an extra asks for."""
+    least = _least(name, extra)
+    if _numbers(found) < _numbers(least):
+        return hint(name, f"{found} is too old; fffs needs {least}", f"pip install --upgrade 'fffs[{extra}]'")
+    return good(name, found)
+
+
+def _least(name: str, extra: str) -> str:
+    """Return the least version of a package that an extra asks for, or an empty string."""
+    try:
+        asked = requires("fffs") or []
+    except PackageNotFoundError:  # it is not installed, but on the path
+        return ""
+    pattern = re.compile(rf"{re.escape(name)}(?:\[[^]]*\])?>=([0-9.]+).*extra == ['\"]{re.escape(extra)}['\"]")
+    return next((match[1] for match in map(pattern.match, asked) if match), "")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a version, as far as they are separated by dots."""
+    return [int(number) for number in re.match(r"[0-9.]*", text)[0].split(".") if number]  # type: ignore[index]
+
+
+def _libcurl() -> Finding:
     libcurl = lib.fffs_http_version()
     if libcurl == ffi.NULL:
-        yield hint("libcurl", "not installed; https:// and stores need it", "apt-get install libcurl4, or libcurl4t64")
-    else:
-        yield good("libcurl", ffi.string(libcurl).decode())
+        return hint("libcurl", "not installed; https:// and stores need it", "apt-get install libcurl4, or libcurl4t64")
+    return good("libcurl", ffi.string(libcurl).decode())
