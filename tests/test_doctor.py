@@ -145,7 +145,7 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     (tmp_path / "fuse").touch(0o600)
     plain = tmp_path / "fusermount3"
     plain.touch(0o755)
-    monkeypatch.setattr("shutil.which", lambda name: str(plain))
+    monkeypatch.setattr("shutil.which", lambda name, mode: str(plain))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(doctor_mounting, "_may_mount", lambda: False)
     found = by_name(doctor_mounting.check_mounting())
@@ -154,7 +154,7 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert found["mount -o kernel"].found == "for root only"
     (tmp_path / "fuse.conf").write_text("# comment\n user_allow_other # for containers\n")
     plain.chmod(0o4755)
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, mode: None)
     found = by_name(doctor_mounting.check_mounting())
     assert found["allow_other"].state == "ok"
     assert (found["fusermount3"].state, "apt-get install fuse3" in found["fusermount3"].cure) == ("problem", True)
@@ -171,6 +171,8 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ({"uid_map": "0 100000 65536"}, 0o4755, 0, 0, "/bin/fusermount3", ""),
         ({}, 0o755, 0, 0, "not setuid root", "chmod u+s"),
         ({}, 0o4755, 1000, 0, "not setuid root", "chmod u+s"),
+        ({"capability": ""}, 0o755, 0, 0, "/bin/fusermount3", ""),
+        ({}, 0o4750, 0, 0, "not for you", "its group"),
     ],
 )
 def test_why_fusermount_cannot_become_root(
@@ -186,7 +188,9 @@ def test_why_fusermount_cannot_become_root(
     status = "Name:\tpython\n" + "".join(f"{name}:\t{value}\n" for name, value in fields.items())
     answers = {"/proc/self/status": status, "/proc/self/uid_map": fields["uid_map"]}
     monkeypatch.setattr(doctor_mounting, "setting", answers.get)
-    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, mode: f"/bin/{name}")
+    monkeypatch.setattr(os, "access", lambda path, asked: mode & 0o1 == 0o1)
+    monkeypatch.setattr(os, "getxattr", lambda path, name: b"set" if "capability" in values else b"")
     monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode, 1, 1, 1, owner, 0, 1, 0, 0, 0)))
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, flags, 255)))
     finding = doctor_mounting._fusermount(by_root=False)

@@ -112,7 +112,7 @@ def _device() -> Finding:
 
 
 def _fusermount(by_root: bool) -> Finding:
-    path = shutil.which("fusermount3")
+    path = shutil.which("fusermount3", os.F_OK)
     if path is None:
         if by_root:
             return good("fusermount3", "not installed, and not needed by root")
@@ -127,9 +127,11 @@ def _fusermount(by_root: bool) -> Finding:
 def _obstacle(path: str) -> tuple[str, str] | None:
     """Return why fusermount3 cannot become root or mount, if that is known, and what to do."""
     status = os.stat(path)
+    if not os.access(path, os.X_OK):
+        return f"{path} is not for you", f"have root add you to its group, which has the number {status.st_gid}"
     if status.st_uid != 0 and not _has_all_users():
         return f"{path} is not root's in this user namespace", "mount outside of it, or as its root (unshare -rm)"
-    if status.st_uid != 0 or not status.st_mode & stat.S_ISUID:
+    if (status.st_uid != 0 or not status.st_mode & stat.S_ISUID) and not _has_capabilities(path):
         return f"{path} is not setuid root", f"have root reinstall it, or: chmod u+s {path}"
     if os.statvfs(path).f_flag & os.ST_NOSUID:
         return f"{path} is on a file system mounted nosuid", "have root change that: mount -o remount,suid"
@@ -138,6 +140,14 @@ def _obstacle(path: str) -> tuple[str, str] | None:
     if not _has_sys_admin("CapBnd"):
         return f"{path} cannot mount: no program here gets CAP_SYS_ADMIN", CONTAINER
     return None
+
+
+def _has_capabilities(path: str) -> bool:
+    """Whether a program gets capabilities without being setuid."""
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
 
 
 def _others(by_root: bool) -> Finding:
