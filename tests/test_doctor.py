@@ -199,6 +199,15 @@ def test_why_fusermount_cannot_become_root(
     assert doctor_mounting._fusermount(by_root=True).state == "ok"
 
 
+def test_a_system_without_mtab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, mode: f"/bin/{name}")
+    monkeypatch.setattr(doctor_mounting, "_obstacle", lambda path: None)
+    monkeypatch.setattr(doctor_mounting, "TABLE", str(tmp_path / "mtab"))
+    (tmp_path / "mtab").symlink_to(tmp_path / "none")
+    finding = doctor_mounting._fusermount(by_root=False)
+    assert (finding.state, finding.cure) == ("hint", f"have root make it: ln -s /proc/self/mounts {tmp_path}/mtab")
+
+
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
 def test_a_process_without_new_privileges_is_told() -> None:
     not_by_root = ["--bounding-set=-sys_admin"] if os.geteuid() == 0 else []

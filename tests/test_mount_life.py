@@ -911,20 +911,6 @@ def test_a_user_who_may_not_mount_or_unmount_is_told_who_may(source: Path) -> No
     in_namespace(work)
 
 
-@as_root
-def test_a_user_who_could_not_unmount_does_not_mount(source: Path) -> None:
-    """fusermount3 needs /etc/mtab to unmount, and not to mount."""
-
-    def work(folder: Path) -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "etc", "/etc"], check=True)
-        with UserDaemon(copy_of(source, folder, "public.ffr"), folder / "m") as daemon:
-            said = daemon.process.communicate(timeout=60)[1]
-            assert "/etc/mtab: No such file or directory; fusermount3 could not unmount it" in said
-            assert mount_at(f"{folder}/m") is None
-
-    in_namespace(work)
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_an_interpreter_that_cannot_be_run_is_named(
     there: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,9 +40,6 @@ ATTEMPTS = 100  # to unmount a mount that others move, or above which they excha
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_NOATIME = 1, 2, 4, 8, 32, 1024
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 
-# What fusermount3 opens before it unmounts for a user. It mounts without.
-_TABLE_OF_FUSERMOUNT = "/etc/mtab"
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -127,15 +124,6 @@ def _attach_as_user(request: MountRequest) -> int:
         options.append("allow_other")
     if request.noexec:
         options.append("noexec")
-    try:
-        if os.geteuid() != 0:
-            with open(_TABLE_OF_FUSERMOUNT, "rb"):
-                pass
-    except OSError as error:
-        raise MountError(
-            f"{request.mountpoint}: cannot mount: {_TABLE_OF_FUSERMOUNT}: {describe(error)}; {fusermount.PROGRAM} "
-            "could not unmount it; mount /proc without subset=pid"
-        ) from None
     try:
         ours, its = socket.socketpair()
     except OSError as error:

@@ -17,6 +17,7 @@ from fffs.cli.checks.finding import Finding, good, hint, problem, setting
 from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_RIGHT, PACKAGES
 
 CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
+TABLE = "/etc/mtab"
 _FUSE = (10, 229)  # the number of its device: Documentation/admin-guide/devices.txt of Linux
 _ALL_USERS = "0 0 4294967295"  # the map of the first user namespace
 _SYS_ADMIN = 21  # the number of CAP_SYS_ADMIN
@@ -120,8 +121,14 @@ def _fusermount(by_root: bool) -> Finding:
         return problem("fusermount3", "not installed, which users other than root need to mount", cure)
     if by_root:
         return good("fusermount3", path)
-    obstacle = _obstacle(path)
-    return problem("fusermount3", *obstacle) if obstacle else good("fusermount3", path)
+    if obstacle := _obstacle(path):
+        return problem("fusermount3", *obstacle)
+    try:
+        with open(TABLE, "rb"):
+            return good("fusermount3", path)
+    except OSError as error:
+        found = f"{path} mounts, but most versions need {TABLE} to unmount: {error.strerror}"
+        return hint("fusermount3", found, f"have root make it: ln -s /proc/self/mounts {TABLE}")
 
 
 def _obstacle(path: str) -> tuple[str, str] | None:
