@@ -193,6 +193,7 @@ def test_why_fusermount_cannot_become_root(
     monkeypatch.setattr(os, "getxattr", lambda path, name: b"set" if "capability" in values else b"")
     monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode, 1, 1, 1, owner, 0, 1, 0, 0, 0)))
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, flags, 255)))
+    monkeypatch.setattr(doctor_mounting, "TABLE", os.devnull)
     finding = doctor_mounting._fusermount(by_root=False)
     assert finding.state == ("problem" if cure else "ok")
     assert found in finding.found and cure in finding.cure
