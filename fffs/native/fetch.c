@@ -53,14 +53,18 @@ static int64_t patience(const struct fffs_fetch *fetch)
 }
 
 /* For how long the transfer of a range may stall. More often than a server cannot read a place, a connection is dead, so that a range of
- * several pieces is repeated before it is divided: there are three times. But servers that are slow to answer get the longer one. */
+ * several pieces is repeated before it is divided: after a third of the deadline; then it may stall for half of it, as those of servers
+ * that are slow from the beginning, and its parts for the rest. */
 static int64_t patience_with(const struct fffs_fetch *fetch, const struct fffs_range *range)
 {
     int64_t whole = patience(fetch), third = fffs_http_deadline() / 3, latency = fetch->client->latency;
+    int64_t shorter = range->part ? third / 2 : third;
 
-    if (fetch->silence->ahead || (range->count == 1 && !range->part) || !latency || latency > third / SLOW_PART)
+    if (fetch->silence->ahead || !latency || latency > third / SLOW_PART)
         return whole;
-    return third < FFFS_SECOND ? FFFS_SECOND : third < whole ? third : whole;
+    if (!range->part && (range->count == 1 || range->tries))
+        return whole;
+    return shorter < FFFS_SECOND ? FFFS_SECOND : shorter < whole ? shorter : whole;
 }
 
 /* For how long a range may bring nothing. */

@@ -334,6 +334,7 @@ int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, 
 struct fffs_object_claim {
     struct fffs_object_claim *next;
     struct fffs_object_cache *cache;
+    int fd;
     int64_t start, end;
 };
 
@@ -363,7 +364,7 @@ void fffs_object_cache_after_fork(bool child)
     pthread_mutex_unlock(&mutex);
 }
 
-bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
+bool fffs_object_cache_claim(int fd, struct fffs_object_cache *cache, int64_t start, int64_t *end,
                              struct fffs_object_claim **claim)
 {
     struct fffs_object_claim *mine = fffs_allocate(sizeof *mine);
@@ -381,7 +382,7 @@ bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int
         *end = until < *end ? until : *end;
     }
     if (good) {
-        *mine = (struct fffs_object_claim){claims, cache, start, *end};
+        *mine = (struct fffs_object_claim){claims, cache, fd, start, *end};
         claims = mine;
     }
     pthread_mutex_unlock(&mutex);
@@ -390,12 +391,41 @@ bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int
     return good;
 }
 
+/* Returns the number of the first request after a place. */
+static size_t first_after(const struct fffs_object_waiter *waiter, int fd, int64_t offset)
+{
+    size_t low = 0, high = waiter->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const fffs_request *request = waiter->sorted[middle];
+
+        if (request->fd < fd || (request->fd == fd && request->offset < offset))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Notes that bytes could not be fetched. A batch may have as many requests as there are claims, so that it is searched. */
+static void note_failure(struct fffs_object_waiter *waiter, int fd, int64_t from, int64_t until, int status)
+{
+    for (size_t i = first_after(waiter, fd, until); i-- > 0;) {
+        const fffs_request *request = waiter->sorted[i];
+
+        if (request->fd != fd || waiter->reach[i] <= from)
+            return;
+        if (request->offset + request->length > from)
+            waiter->statuses[i] = status;
+    }
+}
+
 void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until)
 {
     pthread_mutex_lock(&mutex);
     for (struct fffs_object_waiter *waiter = waiters; status && waiter; waiter = waiter->next)
-        if (waiter->cache == claim->cache && waiter->start < until && waiter->end > from)
-            waiter->status = status;
+        note_failure(waiter, claim->fd, from, until, status);
     for (struct fffs_object_claim **link = &claims; *link; link = &(*link)->next) {
         if (*link == claim) {
             *link = claim->next;
@@ -416,31 +446,55 @@ static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int
     return false;
 }
 
-void fffs_object_cache_expect(struct fffs_object_waiter *self, struct fffs_object_cache *cache, int64_t offset,
-                              int64_t length)
+int fffs_object_cache_expect(struct fffs_object_waiter *self, fffs_request *const *sorted, size_t count)
 {
+    *self = (struct fffs_object_waiter){.sorted = sorted, .count = count, .link = &waiters};
+    self->statuses = fffs_allocate_zeroed(count, sizeof *self->statuses);
+    self->reach = fffs_allocate(count * sizeof *self->reach);
+    if (!self->statuses || !self->reach) {
+        free(self->statuses);
+        free(self->reach);
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < count; i++) {
+        int64_t before = i && sorted[i - 1]->fd == sorted[i]->fd ? self->reach[i - 1] : 0;
+        int64_t end = sorted[i]->offset + sorted[i]->length;
+
+        self->reach[i] = end > before ? end : before;
+    }
     pthread_mutex_lock(&mutex);
-    *self = (struct fffs_object_waiter){
-        .cache = cache, .start = offset, .end = offset + length, .next = waiters, .link = &waiters};
+    self->next = waiters;
     if (waiters)
         waiters->link = &self->next;
     waiters = self;
     pthread_mutex_unlock(&mutex);
+    return 0;
 }
 
-int fffs_object_cache_wait(struct fffs_object_waiter *self, const int32_t *cancel)
+int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t request, const struct fffs_object_cache *cache,
+                           const int32_t *cancel)
 {
-    int64_t start = self->start / BLOCK * BLOCK, end = (last_block(self->start, self->end - self->start) + 1) * BLOCK;
+    int64_t offset = self->sorted[request]->offset, length = self->sorted[request]->length;
+    int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
 
     pthread_mutex_lock(&mutex);
-    while (!self->status && is_claimed(self->cache, start, end) &&
+    while (!self->statuses[request] && is_claimed(cache, start, end) &&
            !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
         fffs_condition_wait(&released, &mutex, SLICE);
+    int status = self->statuses[request];
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
+
+void fffs_object_cache_forget(struct fffs_object_waiter *self)
+{
+    pthread_mutex_lock(&mutex);
     *self->link = self->next;
     if (self->next)
         self->next->link = self->link;
     pthread_mutex_unlock(&mutex);
-    return self->status;
+    free(self->statuses);
+    free(self->reach);
 }
 
 /* ---------------------------------------------------------------- changing */

@@ -11,11 +11,12 @@
 struct fffs_object_cache;
 struct fffs_object_claim;
 
-/* A read of some bytes that others may fetch, in the caller's memory from fffs_object_cache_expect to fffs_object_cache_wait. */
+/* Requests of which others may fetch some bytes, in the caller's memory from fffs_object_cache_expect to fffs_object_cache_forget. */
 struct fffs_object_waiter {
-    struct fffs_object_cache *cache;
-    int64_t start, end;
-    int status; /* of those that could not be fetched */
+    fffs_request *const *sorted; /* [count] by fd and offset */
+    size_t count;
+    int *statuses;  /* [count] of bytes that could not be fetched */
+    int64_t *reach; /* [count] the furthest end of the requests of the same object up to this one */
     struct fffs_object_waiter *next, **link;
 };
 
@@ -52,22 +53,23 @@ int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, 
 /* Has the next steps leave out a range, of which some could not be fetched. Thread-safe. */
 void fffs_object_cache_leave_out(struct fffs_object_cache *cache, int64_t start, int64_t end);
 
-/* Claims the begin of a run of missing blocks for the calling thread, which will fetch it; *end may become smaller. Returns false
+/* Claims the begin of a run of missing blocks of fd for the calling thread, which will fetch it; *end may become smaller. Returns false
  * if another thread fetches the first block already, which it does up to *end, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
-bool fffs_object_cache_claim(struct fffs_object_cache *cache, int64_t start, int64_t *end,
+bool fffs_object_cache_claim(int fd, struct fffs_object_cache *cache, int64_t start, int64_t *end,
                              struct fffs_object_claim **claim);
 
 /* Ends a claim. status: 0, or with what bytes from on to until could not be fetched. Who expects some of these gets it. */
 void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until);
 
 /* Begins to note whether bytes could not be fetched: before the caller finds out what others fetch, whose failures it would else miss.
- * Each must be ended by fffs_object_cache_wait. Thread-safe. */
-void fffs_object_cache_expect(struct fffs_object_waiter *self, struct fffs_object_cache *cache, int64_t offset,
-                              int64_t length);
+ * The requests must stay where they are until fffs_object_cache_forget. Returns 0 or -ENOMEM. Thread-safe. */
+int fffs_object_cache_expect(struct fffs_object_waiter *self, fffs_request *const *sorted, size_t count);
+void fffs_object_cache_forget(struct fffs_object_waiter *self);
 
-/* Waits until no other thread fetches a block of the range, some of its bytes could not be fetched, or *cancel is set. The caller must
+/* Waits until no other thread fetches a block of a request, some of its bytes could not be fetched, or *cancel is set. The caller must
  * have no claim: two that wait for each other would wait for ever. Returns 0 or the status of these bytes. Thread-safe. */
-int fffs_object_cache_wait(struct fffs_object_waiter *self, const int32_t *cancel);
+int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t request, const struct fffs_object_cache *cache,
+                           const int32_t *cancel);
 
 /* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
  * later. Thread-safe. */
