@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -686,6 +687,33 @@ def test_a_reader_signs_again_when_access_is_refused(guarded: tuple[str, list[st
     with fffs.FileReader(url) as reader:
         valid.append("b")
         assert _same(reader.read([4, 5]), [4, 5])
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_the_store_refuses_after_another_thread_signed_is_asked_for_again(
+    guarded: tuple[str, list[str]], server: ObjectServer, native: bool
+) -> None:
+    """Nothing says which signature is refused but that of the request."""
+    url, valid = guarded
+    check, released = server.always, threading.Event()
+    assert check is not None
+
+    def hold_refusals(request: object_server.Request, answer: object_server.Answer) -> None:
+        check(request, answer)
+        answer.hold = released if answer.status == 403 else None
+
+    with fffs.FileReader(url) as reader, ThreadPoolExecutor(1) as pool:
+        file = reader.store.files[0].file
+        if native:  # in a mount
+            file.await_access()
+        valid.append("b")
+        server.always = hold_refusals
+        asked = len(server.requests)
+        result = pool.submit(_read_natively, reader, 4) if native else pool.submit(reader.read_one, 4)
+        wait_until(lambda: len(server.requests) > asked)
+        file.renew_access(float("inf"))  # the same for another thread
+        released.set()
+        assert bytes(result.result()) == RECORDS[4]
 
 
 def test_a_signature_that_cannot_be_renewed_costs_only_what_is_not_cached(

@@ -24,6 +24,7 @@ struct object {
     struct fffs_object_cache *cache; /* or NULL */
     bool renewable;                  /* refused requests wait for another URL */
     int64_t renewed;                 /* when the URL was set */
+    uint32_t address;                /* how often it was replaced by another */
 };
 
 /* Nanoseconds during which a new URL is not expected to be refused because it is old. */
@@ -167,6 +168,7 @@ int fffs_object_set_url(int32_t number, const char *url)
     char *unused = copy, *redirection = NULL;
     if (object) {
         unused = object->url;
+        object->address += strcmp(object->url, url) != 0;
         object->url = copy;
         object->renewed = fffs_now();
         object->state.refused = 0;
@@ -208,7 +210,7 @@ int fffs_object_set_renewable(int32_t number)
     return object ? 0 : -EBADF;
 }
 
-bool fffs_object_awaits_url(int32_t number)
+bool fffs_object_awaits_url(int32_t number, const struct fffs_object_use *use)
 {
     int32_t ahead = 0;
 
@@ -216,11 +218,12 @@ bool fffs_object_awaits_url(int32_t number)
     int64_t now = fffs_now() + ahead * FFFS_SECOND;
     pthread_mutex_lock(&lock);
     struct object *object = find(number);
-    bool waits = object && object->renewable && (object->state.refused || now - object->renewed > FRESH);
+    bool renewable = object && object->renewable, replaced = renewable && object->address != use->address;
+    bool waits = renewable && !replaced && (object->state.refused || now - object->renewed > FRESH);
     if (waits)
         object->state.refused = 1;
     pthread_mutex_unlock(&lock);
-    return waits;
+    return replaced || waits;
 }
 
 int fffs_object_look(int32_t number, fffs_object_state *state)
@@ -249,6 +252,7 @@ int fffs_object_enter(int32_t number, struct fffs_object_use *use)
         use->redirected = object->redirection;
         use->stored = object->stored;
         use->compressed = object->compressed;
+        use->address = object->address;
         use->follow = !object->redirection && (object->redirects || object->version.size < 0);
     }
     pthread_mutex_unlock(&lock);

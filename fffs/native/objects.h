@@ -14,10 +14,11 @@ struct fffs_version {
 /* One use of an object's address, for one transfer. The user frees it with fffs_object_leave. */
 struct fffs_object_use {
     char *url;
-    bool redirected; /* url is where redirections led to, not the object's own address */
-    bool follow;     /* redirections are expected */
-    bool stored;     /* see fffs_object_set_stored */
-    bool compressed; /* see fffs_object_ask_compressed */
+    bool redirected;  /* url is where redirections led to, not the object's own address */
+    bool follow;      /* redirections are expected */
+    bool stored;      /* see fffs_object_set_stored */
+    bool compressed;  /* see fffs_object_ask_compressed */
+    uint32_t address; /* how often the object's address was replaced before */
     struct fffs_version version;
 };
 
@@ -37,9 +38,9 @@ void fffs_object_forget_redirection(int32_t number, const struct fffs_object_use
 /* Has later uses accept gzip, without which the store decompresses the object, and sends no ranges. Thread-safe. */
 void fffs_object_ask_compressed(int32_t number);
 
-/* Notes that the address was refused. Returns whether another one is expected, and the request should wait for that. A new
- * address that is refused as well is final. Thread-safe. */
-bool fffs_object_awaits_url(int32_t number);
+/* Notes that the address of a use was refused. Returns whether another one is there or expected, and the request should be sent again
+ * with that. A new address that is refused as well is final. Thread-safe. */
+bool fffs_object_awaits_url(int32_t number, const struct fffs_object_use *use);
 
 /* Notes why a transfer failed: the HTTP status or 0, and a text without addresses. Thread-safe. */
 void fffs_object_failed(int32_t number, long status, const char *text);

@@ -462,7 +462,7 @@ int fffs_transfer_failure(struct fffs_transfer *self, int result, bool *final)
         return -EPROTO;
     }
     int status = meaning(self->status);
-    *final = status != 0 && !lost && !(status == -EACCES && fffs_object_awaits_url(self->range->object));
+    *final = status != 0 && !lost && !(status == -EACCES && fffs_object_awaits_url(self->range->object, &self->use));
     return status ? status : -EIO;
 }
 

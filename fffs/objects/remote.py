@@ -60,6 +60,7 @@ class RemoteFile(File):
         self.place = place_of(self._access.signed.url)
         self._number = transfer.open_object(self._access.signed.url, not name.is_web)
         self.descriptor = transfer.descriptor_of(self._number)
+        self._url = self._access.signed.url  # that of requests, or an older one
         self._ends = Ends()
         self._cache: BlockCache | None = None
         self._settings = cache_settings()
@@ -149,15 +150,16 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         count_again()
         numbers = transfer.numbers_of(requests["fd"])
-        for number in np.unique(numbers).tolist():
-            is_due = (file := _files.get(number)) and file._access.is_due
-            if file and is_due and not transfer.are_cached(requests[numbers == number]):
-                file._has_other_signature()
+        files = {number: file for number in np.unique(numbers).tolist() if (file := _files.get(number))}
+        for number, file in files.items():
+            if file._access.is_due and not transfer.are_cached(requests[numbers == number]):
+                file._try_to_sign()
+        sent = {number: file._url for number, file in files.items()}
         if transfer.read_batch(requests):
             return True
         refused = requests["status"] == -errno.EACCES
         for number in np.unique(numbers[refused]).tolist():
-            if not ((file := _files.get(number)) and file._has_other_signature()):
+            if not (number in files and files[number]._has_other_url(sent[number])):
                 refused &= numbers != number
         if refused.any():
             part = requests[refused]
@@ -184,15 +186,21 @@ class RemoteFile(File):
         try:
             self._access.renew()
         finally:
-            transfer.set_url(self._number, self._access.signed.url)  # requests may wait for it
+            url = self._access.signed.url
+            transfer.set_url(self._number, url)  # requests may wait for it
+            self._url = url
 
-    def _has_other_signature(self) -> bool:
-        """Try to get a new signature, and return whether it differs from the last one. ``failure`` tells why not."""
-        before = self._access.signed
+    def _try_to_sign(self) -> None:
+        """Sign again, unless that has just failed. ``failure`` tells why it fails."""
         if not self._access.has_just_failed:
             with contextlib.suppress(FffsError):
                 self._sign_again()
-        return self._access.signed.url != before.url
+
+    def _has_other_url(self, refused: str) -> bool:
+        """Return whether there is another signed URL than one that was refused, by another thread or now."""
+        if self._url == refused:
+            self._try_to_sign()
+        return self._url != refused
 
     def await_access(self) -> None:
         """See ``File``."""
