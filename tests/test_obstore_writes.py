@@ -180,6 +180,19 @@ def test_an_existing_object_and_lost_answers(server: ObjectServer, size: int) ->
 
 
 @pytest.mark.usefixtures("role")
+@pytest.mark.parametrize("new", [True, False])
+def test_a_lost_answer_of_a_store_that_then_refuses_the_request(server: ObjectServer, new: bool) -> None:
+    """As Azure refuses a list of blocks that it has put."""
+    server.writing["complete"] = [lost, refusal(400, "InvalidBlockList")]
+    write(bytes(80 * MIB), new=new)
+    assert server.objects["/b/x"] == bytes(80 * MIB)
+    server.writing["complete"] = [refusal(400, "InvalidBlockList")]
+    with pytest.raises(WriteError, match="InvalidBlockList"):
+        write(b"1" * 80 * MIB)
+    assert server.objects["/b/x"] == bytes(80 * MIB)
+
+
+@pytest.mark.usefixtures("role")
 @pytest.mark.parametrize("size", [1, 80 * MIB])
 def test_an_object_that_appears_while_a_new_one_is_sent_stays(server: ObjectServer, size: int) -> None:
     def appear(*_: object) -> None:

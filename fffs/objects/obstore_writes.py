@@ -22,6 +22,7 @@ _WHOLE: Final = 64 << 20  # bytes that are sent in one request, on a condition
 _PART: Final = 8 << 20  # bytes of a part
 _AT_ONCE: Final = 8  # parts in memory, which are sent at the same time
 _MOST_PARTS: Final = 9000  # of 10,000
+_TWICE: Final = 400  # Azure's answer to a list of blocks that it has put already, as after a lost answer
 _SMALL: Final = 1 << 20  # bytes that are sent soon, or not at all
 _PIECE: Final = 1 << 20
 
@@ -99,7 +100,9 @@ class ObstoreWrites:
         others = (errors.AlreadyExistsError, errors.PreconditionError, ObjectExistsError)
         try:
             self._repeat(lambda: self._put(key, file, condition, examine), deadline)
-        except (*others, *missing) as error:
+        except (*others, *missing, errors.GenericError) as error:
+            if isinstance(error, errors.GenericError) and _status(error) != _TWICE:
+                raise
             if self._repeat(lambda: self._holds(key, file), deadline):  # the answer to an earlier request was lost
                 return
             if isinstance(error, others):
