@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import pickle
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -519,3 +521,32 @@ def test_a_batch_of_records_can_be_pinned_and_moved(path: Path) -> None:
     moved = records.to(torch.int32)
     assert moved.data.dtype == torch.int32
     assert [record.tolist() for record in moved] == [expected(1), expected(2)]
+
+
+KEEPING = """
+import sys, fffs.torch
+kept = []
+try:
+    for batch in fffs.torch.DataLoader(fffs.torch.Dataset(sys.argv[1]), batch_size=1, num_workers=1):
+        kept.append(batch)
+except RuntimeError as error:
+    assert len(kept) > 4 and "shared memory" in str(error), error
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small /dev/shm")
+def test_a_lack_of_shared_memory_for_batches_that_are_kept_is_an_error(tmp_path: Path) -> None:
+    """As where a container has 64 MB of it. Many batches that are kept at a time are sent in torch's way."""
+    with fffs.FileWriter(tmp_path / "r.ffr", 60) as writer:
+        for _ in range(60):
+            writer.write_one(bytes(1 << 20))
+    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m none /dev/shm && exec "$@"', "sh"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", KEEPING, tmp_path / "r.ffr"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "refused\n", done.stderr

@@ -144,8 +144,7 @@ def _join(records: Records, parcel: Parcel | None) -> Any:
         buffer, ends = records.reader.read_joined(records.indices)
         if not buffer.size:
             buffer = np.empty(0, np.uint8)
-        data: Any = torch.from_numpy(buffer)
-        offsets: Any = torch.from_numpy(ends)
+        data, offsets = _shared(torch.from_numpy(buffer)), _shared(torch.from_numpy(ends))
         return data.view(len(records.indices), -1) if _is_matrix(records, buffer.size) else RecordBatch(data, offsets)
     lengths = records.reader.lengths(records.indices)
     count, total = len(lengths), int(lengths.sum())
@@ -153,6 +152,13 @@ def _join(records: Records, parcel: Parcel | None) -> Any:
     tensor, data = parcel.new(torch.uint8, shape)
     ends = records.reader.read_into(records.indices, tensor.numpy())
     return data if len(shape) == 2 else RecordBatch(data, _copy(torch.from_numpy(ends), parcel))
+
+
+def _shared(tensor: Any) -> Any:
+    """Move a tensor of a worker into shared memory now: a lack of it is no exception where a thread of the queue does it, and
+    the batch is lost.
+    """
+    return tensor.share_memory_() if tensor.numel() and get_worker_info() is not None else tensor
 
 
 def _is_matrix(records: Records, size: int) -> bool:
