@@ -752,6 +752,37 @@ def test_a_mount_that_has_the_numbers_of_a_daemons_earlier_one_stays(source: Pat
         detach_all(tmp_path)
 
 
+AGAIN = """
+import errno, os, signal, sys
+from fffs.mount import MountOptions
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+
+def is_alive(path):
+    if sys.argv[3] == "no thread":
+        raise RuntimeError("can't start new thread")
+    return False
+
+session.is_alive = is_alive
+session.Place.detach = lambda place, lazy: place._find()
+session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions()), lambda: signal.raise_signal(signal.SIGTERM))
+"""
+
+
+@as_root
+@pytest.mark.parametrize("answer", ["no thread", "no answer"])
+def test_what_could_not_be_unmounted_is_tried_again_although_nothing_tells_that_it_is_dead(
+    answer: str, source: Path, tmp_path: Path
+) -> None:
+    try:
+        command = [sys.executable, "-c", AGAIN, source, tmp_path / "m", answer]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert mounts_below(tmp_path) == []
+    finally:
+        detach_all(tmp_path)
+
+
 # ---------------------------------------------------------------- limited systems
 
 

@@ -155,8 +155,8 @@ def _join(records: Records, parcel: Parcel | None) -> Any:
 
 
 def _shared(tensor: Any) -> Any:
-    """Move a tensor of a worker into shared memory now: a lack of it is no exception where a thread of the queue does it, and
-    the batch is lost.
+    """Move a tensor of a worker into shared memory now. Where a thread of torch's queue does it, a lack of memory is no
+    exception, and the batch is lost.
     """
     return tensor.share_memory_() if tensor.numel() and get_worker_info() is not None else tensor
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from fffs.base.descriptors import describe, describe_shortage
+from fffs.base.descriptors import describe, describe_shortage, is_lack_of_threads
 from fffs.errors import FffsError, MountError
 from fffs.layouts import load_shown
 from fffs.layouts.view import View
@@ -20,8 +20,8 @@ from fffs.mount.daemon.log import write_out
 from fffs.mount.daemon.log_file import refuse_source
 from fffs.mount.system import kernel
 from fffs.mount.system.fusermount import spare_descriptors
-from fffs.mount.system.mountpoint import MountPoint, is_dead
-from fffs.mount.system.mounts import Mount, cover_of, open_table
+from fffs.mount.system.mountpoint import MountPoint, is_alive
+from fffs.mount.system.mounts import TYPE, Mount, cover_of, open_table
 from fffs.mount.system.place import Place
 
 try:
@@ -308,7 +308,7 @@ class _Session:
             if cover_of(found, self._table):
                 self._left.append(mount)
                 continue
-            if not is_dead(found.path):
+            if self._is_of_others(found):
                 continue
             try:
                 kernel.detach(mount, lazy=True, table=self._table)
@@ -317,6 +317,17 @@ class _Session:
                 self._lacking.append(mount)
             except MountError:
                 self._left.append(mount)
+
+    def _is_of_others(self, mount: Mount) -> bool:
+        """Whether a mount that has the numbers of ours is not ours, which nobody serves any more."""
+        if (mount.type, mount.source) != (TYPE, self._job.name):
+            return True
+        try:
+            return is_alive(mount.path)
+        except RuntimeError as error:
+            if not is_lack_of_threads(error):
+                raise
+            return False
 
 
 def _is_abort(error: BaseException) -> bool:
