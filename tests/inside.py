@@ -56,6 +56,7 @@ fffs.base.long_reads
 fffs.objects.aws_profile
 fffs.objects.access=object_access
 fffs.objects.http_settings
+fffs.objects.block_cache
 fffs.objects.client=object_client
 fffs.objects.connection=store_connection
 fffs.objects.part_sender

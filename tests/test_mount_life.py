@@ -769,6 +769,28 @@ session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions()), lambda: signal
 """
 
 
+EARLY = """
+import signal, sys
+from fffs.mount import MountOptions
+from fffs.mount.daemon import session
+from fffs.mount.daemon.job import make_job
+
+def connect(*arguments, original=session.fastpath.connect):
+    signal.raise_signal(signal.SIGTERM)
+    return original(*arguments)
+
+session.fastpath.connect = connect
+session.serve(make_job(sys.argv[1], sys.argv[2], MountOptions()), lambda: print("ready"))
+"""
+
+
+def test_a_mount_that_a_signal_ends_before_it_is_ready_is_not_said_to_be(source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EARLY, source, tmp_path / "m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert not is_mounted(tmp_path / "m")
+
+
 @as_root
 @pytest.mark.parametrize("answer", ["no thread", "no answer"])
 def test_what_could_not_be_unmounted_is_tried_again_although_nothing_tells_that_it_is_dead(

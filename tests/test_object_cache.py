@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import resource
@@ -10,12 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import object_server
 import pytest
 from builders import small_disk
-from inside import cache_settings, cache_space, cache_upkeep
+from inside import block_cache, cache_settings, cache_space, cache_upkeep
 from mounting import Mounts, wait_until
 from object_server import ObjectServer, serving, status
 from weed import clear_environment
@@ -278,6 +281,32 @@ def test_a_folder_that_others_can_write_to_is_not_used(server: ObjectServer, cac
         assert _all_right(reader)
         assert _all_right(reader)
     assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("what", ["no locks", "no links"])
+def test_a_folder_on_a_file_system_without_what_it_needs(
+    server: ObjectServer, cache: Path, records_file: bytes, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some FUSE file systems have no flock(2), or tell of no links of files."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    def fstat(fd: int) -> Any:
+        status = os.fstat(fd)
+        return SimpleNamespace(st_mode=status.st_mode, st_size=status.st_size, st_nlink=0)
+
+    patched = {"flock": flock} if what == "no locks" else {"fstat": fstat}
+    module = "fcntl" if what == "no locks" else "os"
+    fake = SimpleNamespace(**vars(getattr(block_cache, module)) | patched)
+    monkeypatch.setattr(block_cache, module, fake)
+    with fffs.FileReader(server.put("r.ffr", records_file)) as reader:
+        assert _all_right(reader)
+        asked = len(server.requests)
+        assert _all_right(reader)
+        assert len(server.requests) == asked, "it has a cache of its own"
+    if what == "no locks":
+        assert list(cache.iterdir()) == []
 
 
 def test_links_and_folders_in_place_of_files(server: ObjectServer, cache: Path, records_file: bytes) -> None:

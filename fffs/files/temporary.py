@@ -25,7 +25,7 @@ MARK = "user.fffs.unfinished"
 
 # Errors of flock without lock support: some FUSE, 9p, Lustre without the option flock, NFS without a lock service,
 # OrangeFS without the option local_lock (EINVAL).
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 # Errors of link(2) where rename(2) may succeed: it gives up the old name.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMLINK)
@@ -64,7 +64,7 @@ def lock(fd: int, how: int) -> bool:
     try:
         fcntl.flock(fd, how)
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
         return False
     return True

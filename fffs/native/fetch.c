@@ -29,6 +29,9 @@ enum { PARTS_MOST = 256, PARTS_FEW = 16 };
 /* A server is slow whose fastest answers take more than this part of what a transfer may stall. */
 enum { SLOW_PART = 8 };
 
+/* For how long parts may wait for their turn, also behind the deadline. */
+#define PARTS_WAIT (2 * FFFS_SECOND)
+
 struct fffs_fetch {
     struct fffs_batch batch;
     struct fffs_silence *silence; /* the caller's */
@@ -53,18 +56,17 @@ static int64_t patience(const struct fffs_fetch *fetch)
 }
 
 /* For how long the transfer of a range may stall. More often than a server cannot read a place, a connection is dead, so that a range of
- * several pieces is repeated before it is divided: after a third of the deadline; then it may stall for half of it, as those of servers
- * that are slow from the beginning, and its parts for the rest. */
+ * several pieces is repeated before it is divided: after a quarter of the deadline; then it may stall for half of it, as those of
+ * servers that are slow from the beginning, and its parts for the rest. */
 static int64_t patience_with(const struct fffs_fetch *fetch, const struct fffs_range *range)
 {
-    int64_t whole = patience(fetch), third = fffs_http_deadline() / 3, latency = fetch->client->latency;
-    int64_t shorter = range->part ? third / 2 : third;
+    int64_t whole = patience(fetch), quarter = fffs_http_deadline() / 4, latency = fetch->client->latency;
 
-    if (fetch->silence->ahead || !latency || latency > third / SLOW_PART)
+    if (fetch->silence->ahead || !latency || latency > quarter / SLOW_PART)
         return whole;
     if (!range->part && (range->count == 1 || range->tries))
         return whole;
-    return shorter < FFFS_SECOND ? FFFS_SECOND : shorter < whole ? shorter : whole;
+    return quarter < FFFS_SECOND ? FFFS_SECOND : quarter < whole ? quarter : whole;
 }
 
 /* For how long a range may bring nothing. */
@@ -110,7 +112,9 @@ static int hopeless(const struct fffs_fetch *fetch, const struct fffs_range *ran
  * else make the batch last longer the more of them stall. */
 static bool is_overdue(struct fffs_fetch *fetch, const struct fffs_range *range, int64_t now)
 {
-    return range->since && now >= range->since + deadline(fetch) && now > range->not_before + FFFS_SECOND &&
+    int64_t until = range->not_before + (range->part ? PARTS_WAIT : FFFS_SECOND);
+
+    return range->since && now >= range->since + deadline(fetch) && now > until &&
            (range->part || is_silent(fetch, range));
 }
 

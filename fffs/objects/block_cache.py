@@ -19,11 +19,15 @@ from fffs.base.descriptors import above_standard, describe
 from fffs.base.sizes import Budget
 from fffs.base.withblock import Closing
 from fffs.files.dirfd import close
+from fffs.files.temporary import NO_LOCKS
 from fffs.native import lib
 from fffs.objects.cache_count import will_fill
 from fffs.objects.cache_space import Version, cache_folder, free_space, path_of, remove, room_for, usable_space
 
 _kept_free: int | None = None  # by all private caches together: half of what was free for the first
+
+# How often a cache is made anew that others remove meanwhile, or whose file system does not count the links of files.
+_ATTEMPTS: Final = 100
 
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -87,7 +91,7 @@ def _explain(settings: CacheSettings, error: OSError) -> str:
 
 
 def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
-    while True:
+    for _ in range(_ATTEMPTS):
         data = _open_locked(folder, f"{version.key}.data")
         try:
             map = _open_map(folder, version)
@@ -105,6 +109,7 @@ def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
             remove(folder, version.key)
         else:
             close(map)
+    raise OSError(errno.ESTALE, "files in it disappear")
 
 
 def _open_locked(folder: int, name: str) -> int:
@@ -113,7 +118,10 @@ def _open_locked(folder: int, name: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, f"{name} is not a regular file")
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in NO_LOCKS and not os.fstat(fd).st_size:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)  # nobody can use it
         close(fd)
         raise
     return fd

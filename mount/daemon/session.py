@@ -236,6 +236,8 @@ class _Session:
         reply that only we could send, and the process can never exit.
         """
         await self._connection.connected.wait()
+        if self._stopping:  # by a signal, before it was ready
+            return
         kernel.read_ahead(self._place.device, self._job.options.readahead)
         _log.info("%s: mounted %s", self._job.mountpoint, self._job.name)
         try:
