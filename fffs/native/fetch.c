@@ -105,7 +105,7 @@ static void note_silence(struct fffs_fetch *fetch, const struct fffs_range *rang
 /* Returns the status of a range that waits for a server that was given up, or 0. */
 static int hopeless(const struct fffs_fetch *fetch, const struct fffs_range *range)
 {
-    return fffs_silence_status(fetch->silence, range->server);
+    return fetch->silence->servers[range->server].status;
 }
 
 /* Whether the deadline of a range passed while it could not be tried, because others had its place, and failed as well. Parts would

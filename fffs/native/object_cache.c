@@ -333,8 +333,7 @@ int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, 
 /* Bytes that a thread fetches. */
 struct fffs_object_claim {
     struct fffs_object_claim *next;
-    struct fffs_object_cache *cache;
-    int fd;
+    int fd; /* of the object */
     int64_t start, end;
 };
 
@@ -364,8 +363,7 @@ void fffs_object_cache_after_fork(bool child)
     pthread_mutex_unlock(&mutex);
 }
 
-bool fffs_object_cache_claim(int fd, struct fffs_object_cache *cache, int64_t start, int64_t *end,
-                             struct fffs_object_claim **claim)
+bool fffs_object_cache_claim(int fd, int64_t start, int64_t *end, struct fffs_object_claim **claim)
 {
     struct fffs_object_claim *mine = fffs_allocate(sizeof *mine);
     bool good = mine;
@@ -375,14 +373,14 @@ bool fffs_object_cache_claim(int fd, struct fffs_object_cache *cache, int64_t st
         return false;
     pthread_mutex_lock(&mutex);
     for (struct fffs_object_claim *other = claims; good && other; other = other->next) {
-        if (other->cache != cache || other->end <= start || other->start >= *end)
+        if (other->fd != fd || other->end <= start || other->start >= *end)
             continue;
         good = other->start > start;
         int64_t until = good ? other->start : other->end;
         *end = until < *end ? until : *end;
     }
     if (good) {
-        *mine = (struct fffs_object_claim){claims, cache, fd, start, *end};
+        *mine = (struct fffs_object_claim){claims, fd, start, *end};
         claims = mine;
     }
     pthread_mutex_unlock(&mutex);
@@ -438,10 +436,10 @@ void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int6
 }
 
 /* Under the mutex. */
-static bool is_claimed(const struct fffs_object_cache *cache, int64_t start, int64_t end)
+static bool is_claimed(int fd, int64_t start, int64_t end)
 {
     for (struct fffs_object_claim *claim = claims; claim; claim = claim->next)
-        if (claim->cache == cache && claim->start < end && claim->end > start)
+        if (claim->fd == fd && claim->start < end && claim->end > start)
             return true;
     return false;
 }
@@ -471,17 +469,16 @@ int fffs_object_cache_expect(struct fffs_object_waiter *self, fffs_request *cons
     return 0;
 }
 
-int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t request, const struct fffs_object_cache *cache,
-                           const int32_t *cancel)
+int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t i, const int32_t *cancel)
 {
-    int64_t offset = self->sorted[request]->offset, length = self->sorted[request]->length;
-    int64_t start = offset / BLOCK * BLOCK, end = (last_block(offset, length) + 1) * BLOCK;
+    const fffs_request *request = self->sorted[i];
+    int64_t start = request->offset / BLOCK * BLOCK, end = (last_block(request->offset, request->length) + 1) * BLOCK;
 
     pthread_mutex_lock(&mutex);
-    while (!self->statuses[request] && is_claimed(cache, start, end) &&
+    while (!self->statuses[i] && is_claimed(request->fd, start, end) &&
            !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
         fffs_condition_wait(&released, &mutex, SLICE);
-    int status = self->statuses[request];
+    int status = self->statuses[i];
     pthread_mutex_unlock(&mutex);
     return status;
 }

@@ -55,8 +55,7 @@ void fffs_object_cache_leave_out(struct fffs_object_cache *cache, int64_t start,
 
 /* Claims the begin of a run of missing blocks of fd for the calling thread, which will fetch it; *end may become smaller. Returns false
  * if another thread fetches the first block already, which it does up to *end, or without memory. *claim is freed by fffs_object_cache_release. Thread-safe. */
-bool fffs_object_cache_claim(int fd, struct fffs_object_cache *cache, int64_t start, int64_t *end,
-                             struct fffs_object_claim **claim);
+bool fffs_object_cache_claim(int fd, int64_t start, int64_t *end, struct fffs_object_claim **claim);
 
 /* Ends a claim. status: 0, or with what bytes from on to until could not be fetched. Who expects some of these gets it. */
 void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int64_t from, int64_t until);
@@ -66,10 +65,9 @@ void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int6
 int fffs_object_cache_expect(struct fffs_object_waiter *self, fffs_request *const *sorted, size_t count);
 void fffs_object_cache_forget(struct fffs_object_waiter *self);
 
-/* Waits until no other thread fetches a block of a request, some of its bytes could not be fetched, or *cancel is set. The caller must
+/* Waits until no other thread fetches a block of sorted[i], some of its bytes could not be fetched, or *cancel is set. The caller must
  * have no claim: two that wait for each other would wait for ever. Returns 0 or the status of these bytes. Thread-safe. */
-int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t request, const struct fffs_object_cache *cache,
-                           const int32_t *cancel);
+int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t i, const int32_t *cancel);
 
 /* Writes bytes of whole blocks (the last may be the end of the object). Failures only have the effect that they are missing
  * later. Thread-safe. */

@@ -107,7 +107,7 @@ static int add_run(struct filling *self, const fffs_request *request, int64_t st
         return status;
     struct owner *owner = &self->owners[self->count];
     owner->asked = request;
-    if (!fffs_object_cache_claim(request->fd, cache, start, end, &owner->claim))
+    if (!fffs_object_cache_claim(request->fd, start, end, &owner->claim))
         return 0;
     if (!fffs_object_cache_missing(cache, start, *end - start, &from, &until) || from > start || until < *end) {
         fffs_object_cache_release(owner->claim, 0, 0, 0);
@@ -338,13 +338,14 @@ static void read_ahead(const fffs_request *request, bool missed)
 static int fill_or_wait(fffs_request **sorted, size_t count, struct fffs_silence *silence, const int32_t *cancel)
 {
     struct fffs_object_waiter waiter;
+    int status = fffs_object_cache_expect(&waiter, sorted, count);
 
-    if (fffs_object_cache_expect(&waiter, sorted, count))
-        return -ENOMEM;
-    int status = fill_missing(sorted, count, silence, cancel);
+    if (status)
+        return status;
+    status = fill_missing(sorted, count, silence, cancel);
     for (size_t i = 0; i < count; i++)
         if (!sorted[i]->status)
-            sorted[i]->status = fffs_object_cache_wait(&waiter, i, cache_of(sorted[i]), cancel);
+            sorted[i]->status = fffs_object_cache_wait(&waiter, i, cancel);
     fffs_object_cache_forget(&waiter);
     return status;
 }

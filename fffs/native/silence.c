@@ -43,11 +43,6 @@ void fffs_silence_note(struct fffs_silence *self, uint32_t server, uint32_t enou
     self->given_up++;
 }
 
-int fffs_silence_status(const struct fffs_silence *self, uint32_t server)
-{
-    return self->servers[server].status;
-}
-
 bool fffs_silence_answered(struct fffs_silence *self, int32_t object)
 {
     int32_t server = fffs_silence_server(self, object);

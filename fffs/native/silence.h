@@ -34,8 +34,7 @@ void fffs_silence_break(struct fffs_silence *self, uint32_t server, int64_t when
  * to wait as long for each of the others could take hours. */
 void fffs_silence_note(struct fffs_silence *self, uint32_t server, uint32_t enough, int status);
 
-/* Returns the status of the requests to the server of an object if that was given up, else 0; and whether anything came from it. */
-int fffs_silence_status(const struct fffs_silence *self, uint32_t server);
+/* Returns whether anything came from the server of an object. */
 bool fffs_silence_answered(struct fffs_silence *self, int32_t object);
 
 #endif
