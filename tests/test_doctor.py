@@ -172,7 +172,7 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ({}, 0o755, 0, 0, "not setuid root", "chmod u+s"),
         ({}, 0o4755, 1000, 0, "not setuid root", "chmod u+s"),
         ({"capability": ""}, 0o755, 0, 0, "/bin/fusermount3", ""),
-        ({}, 0o4750, 0, 0, "not for you", "its group"),
+        ({}, 0o4750, 0, 0, "may only be run by its owner and its group", "its group"),
     ],
 )
 def test_why_fusermount_cannot_become_root(

@@ -135,7 +135,10 @@ def _obstacle(path: str) -> tuple[str, str] | None:
     """Return why fusermount3 cannot become root or mount, if that is known, and what to do."""
     status = os.stat(path)
     if not os.access(path, os.X_OK):
-        return f"{path} is not for you", f"have root add you to its group, which has the number {status.st_gid}"
+        return (
+            f"{path} may only be run by its owner and its group",
+            f"have root add you to its group, which has the number {status.st_gid}",
+        )
     if status.st_uid != 0 and not _has_all_users():
         return f"{path} is not root's in this user namespace", "mount outside of it, or as its root (unshare -rm)"
     if (status.st_uid != 0 or not status.st_mode & stat.S_ISUID) and not _has_capabilities(path):

@@ -26,29 +26,34 @@ def check_packages() -> Iterator[Finding]:
     """Yield which packages are installed."""
     for name in ("numpy", "cffi"):
         yield good(name, version(name))
+    asked = _asked()
     for name, (extra, what) in _EXTRAS.items():
         try:
-            yield _installed(name, version(name), extra)
+            yield _installed(name, version(name), _least(name, extra, asked))
         except PackageNotFoundError:
             verb = "needs" if what.startswith("fffs") else "need"
             yield hint(name, f"not installed; {what} {verb} it", f"pip install 'fffs[{extra}]'")
     yield _libcurl()
 
 
-def _installed(name: str, found: str, extra: str) -> Finding:
-    """Return what there is of a package that an extra asks for."""
-    least = _least(name, extra)
+def _installed(name: str, found: str, least: str) -> Finding:
+    """Return what there is of a package of ``_EXTRAS``."""
     if _numbers(found) < _numbers(least):
-        return hint(name, f"{found} is too old; fffs needs {least}", f"pip install --upgrade 'fffs[{extra}]'")
+        cure = f"pip install --upgrade 'fffs[{_EXTRAS[name][0]}]'"
+        return hint(name, f"{found} is too old; fffs needs {least}", cure)
     return good(name, found)
 
 
-def _least(name: str, extra: str) -> str:
-    """Return the least version of a package that an extra asks for, or an empty string."""
+def _asked() -> list[str]:
+    """Return the requirements of fffs and its extras."""
     try:
-        asked = requires("fffs") or []
+        return requires("fffs") or []
     except PackageNotFoundError:  # it is not installed, but on the path
-        return ""
+        return []
+
+
+def _least(name: str, extra: str, asked: list[str]) -> str:
+    """Return the least version of a package that an extra asks for, or an empty string."""
     pattern = re.compile(rf"{re.escape(name)}(?:\[[^]]*\])?>=([0-9.]+).*extra == ['\"]{re.escape(extra)}['\"]")
     return next((match[1] for match in map(pattern.match, asked) if match), "")
 
