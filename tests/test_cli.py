@@ -246,13 +246,14 @@ def test_the_version_is_told() -> None:
         (["pack", "x", "-j", "-1"], "-1"),
         (["unpack", "x", "y", "-j", "many"], "'many' is not a number"),
         (["ls", "x", "--new\nline"], r"--new\nline"),
-        (["info", "x", "--format", "zip"], "invalid choice: 'zip' (choose from "),
+        (["info", "x", "--format", "zip"], "invalid choice: 'zip' (choose from 'ffrecord', "),
     ],
     ids=" ".join,
 )
 def test_wrong_usage_is_one_line_that_says_what_and_where_to_look(args: list[str], wrong: str) -> None:
     line = fails(2, *args)
-    assert wrong in line
+    unquoted = wrong.replace("'ffrecord'", "ffrecord")  # as newer versions of argparse show choices
+    assert wrong in line or unquoted in line
     known = args[:1] if args and args[0] in COMMANDS else []
     assert line.endswith(f"(see {' '.join(['fffs', *known])} --help)")
 

@@ -763,12 +763,12 @@ def test_nothing_from_outside_is_packed_while_an_adversary_exchanges_folders(tmp
 
 
 def test_a_folder_far_deeper_than_descriptors_reach_comes_back() -> None:
-    """There are 500 nested folders, each with a sibling, and the process may open 128 files."""
+    """There are 1200 nested folders, each with a sibling, and the process may open 128 files."""
     code = """
         import os, resource, sys, fffs
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
         os.chdir("folder")
-        for _ in range(500):
+        for _ in range(1200):
             os.mkdir("d")
             os.mkdir("e")
             open("e/file", "w").close()
