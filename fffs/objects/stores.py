@@ -119,6 +119,7 @@ class StoreSettings:
                 self._require_role()
             return _library().GCSStore(bucket, client_options=self._client("", timeout), retry_config=_RETRY)
         if scheme == "az":
+            self._azure_account()  # before a role is looked for, which does not help without it
             if not (self.is_anonymous("az") or any(name.startswith(_AZURE) for name in self._environment)):
                 self._require_role()
             return self._make_azure(bucket, timeout)
