@@ -550,3 +550,21 @@ def test_a_lack_of_shared_memory_for_batches_that_are_kept_is_an_error(tmp_path:
         check=False,
     )
     assert done.stdout == "refused\n", done.stderr
+
+
+class Nested(torch.utils.data.IterableDataset[Any]):
+    """Reads with a loader of its own in the worker, as a buffer that shuffles does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[bool]:
+        for batch in fffs.torch.DataLoader(fffs.torch.Dataset(self.path), batch_size=2):
+            yield any(tensor.is_shared() for tensor in (batch.data, batch.offsets))
+
+
+def test_batches_of_a_loader_in_a_worker_are_not_shared(tmp_path: Path) -> None:
+    """They stay in that process. Each would cost two descriptors, and a container has little shared memory."""
+    path = write(tmp_path / "a.ffr", N, None)
+    for outer in (torch.utils.data.DataLoader, fffs.torch.DataLoader):
+        assert not any(outer(Nested(path), batch_size=None, num_workers=1))

@@ -105,6 +105,7 @@ class Collate:
     def __init__(self, users: Callable[[Any], Any] | None = None) -> None:
         self.users = users
         self.arena: Arena | None = None
+        self.sends = False  # this is the copy of a worker, whose results go to another process
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch for the training loop, or, in a worker, objects that become it when they are unpickled."""
@@ -129,7 +130,7 @@ class Collate:
 
     def _collate(self, batch: Any, parcel: Parcel | None) -> Any:
         if isinstance(batch, Records):
-            return _join(batch, parcel)
+            return _join(batch, parcel, self.sends)
         if self.users is not None:
             result = self.users(batch)
             return result if parcel is None else _move_all(result, parcel)
@@ -138,14 +139,21 @@ class Collate:
         return collate_with(batch, collate_fn_map=_into(parcel))
 
 
-def _join(records: Records, parcel: Parcel | None) -> Any:
-    """Read records as uint8[k, length], or as a RecordBatch if lengths differ."""
+def _join(records: Records, parcel: Parcel | None, sent: bool) -> Any:
+    """Read records as uint8[k, length], or as a RecordBatch if lengths differ. sent: the result is for another process."""
     if parcel is None:
         buffer, ends = records.reader.read_joined(records.indices)
         if not buffer.size:
             buffer = np.empty(0, np.uint8)
-        data, offsets = _shared(torch.from_numpy(buffer)), _shared(torch.from_numpy(ends))
-        return data.view(len(records.indices), -1) if _is_matrix(records, buffer.size) else RecordBatch(data, offsets)
+        data = torch.from_numpy(buffer)
+        if sent:
+            _share(data)
+        if _is_matrix(records, buffer.size):
+            return data.view(len(records.indices), -1)
+        offsets = torch.from_numpy(ends)
+        if sent:
+            _share(offsets)
+        return RecordBatch(data, offsets)
     lengths = records.reader.lengths(records.indices)
     count, total = len(lengths), int(lengths.sum())
     shape = (count, total // count) if _is_matrix(records, total) else (total,)
@@ -154,11 +162,12 @@ def _join(records: Records, parcel: Parcel | None) -> Any:
     return data if len(shape) == 2 else RecordBatch(data, _copy(torch.from_numpy(ends), parcel))
 
 
-def _shared(tensor: Any) -> Any:
-    """Move a tensor of a worker into shared memory now. Where a thread of torch's queue does it, a lack of memory is no
+def _share(tensor: Any) -> None:
+    """Move a tensor that is sent into shared memory now. Where a thread of torch's queue does it, a lack of memory is no
     exception, and the batch is lost.
     """
-    return tensor.share_memory_() if tensor.numel() and get_worker_info() is not None else tensor
+    if tensor.numel():
+        tensor.share_memory_()
 
 
 def _is_matrix(records: Records, size: int) -> bool:

@@ -207,12 +207,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         collate: Any = self.collate_fn
         with contextlib.suppress(OSError):  # the size of files is limited: torch's own way is used
             collate.arena = Arena(self.num_workers, (self.prefetch_factor or 2) + SPARE)
+        collate.sends = True  # in the copies of the workers that start now
         try:
             iterator: Any = super().__iter__()
             iterator.arena = collate.arena  # the arena exists as long as the workers
             return iterator
         finally:
-            collate.arena = None
+            collate.arena, collate.sends = None, False
 
     # ------------------------------------------------------------ where to begin
 
