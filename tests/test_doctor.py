@@ -123,6 +123,7 @@ def test_limits_that_are_low(monkeypatch: pytest.MonkeyPatch) -> None:
     ("said", "cure"),
     [
         ("user has no write access to mountpoint /opt", "name a folder that you may write to"),
+        ("could not determine username", "have root add your user id to /etc/passwd, or read without a mount"),
         ("mount failed: Operation not permitted", "fffs doctor says what is missing"),
         ("failed to open /dev/fuse: Permission denied", "have root allow it (chmod 666 /dev/fuse)"),
         ("fuse device not found, try 'modprobe fuse' first", "try 'modprobe fuse' first"),
@@ -172,6 +173,7 @@ def test_a_user_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ({}, 0o755, 0, 0, "not setuid root", "chmod u+s"),
         ({}, 0o4755, 1000, 0, "not setuid root", "chmod u+s"),
         ({"capability": ""}, 0o755, 0, 0, "/bin/fusermount3", ""),
+        ({"user": "none"}, 0o4755, 0, 0, "users with a name, and 4321 has none", "/etc/passwd"),
         ({}, 0o4750, 0, 0, "may only be run by its owner and its group", "its group"),
     ],
 )
@@ -192,6 +194,8 @@ def test_why_fusermount_cannot_become_root(
     monkeypatch.setattr(os, "access", lambda path, asked: mode & 0o1 == 0o1)
     monkeypatch.setattr(os, "getxattr", lambda path, name: b"set" if "capability" in values else b"")
     monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode, 1, 1, 1, owner, 0, 1, 0, 0, 0)))
+    if "user" in values:
+        monkeypatch.setattr(os, "getuid", lambda: 4321)
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 1, 1, 1, 0, 0, 0, flags, 255)))
     monkeypatch.setattr(doctor_mounting, "TABLE", os.devnull)
     finding = doctor_mounting._fusermount(by_root=False)

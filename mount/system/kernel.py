@@ -23,7 +23,9 @@ from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts, number_below
 DEVICE = "/dev/fuse"
 CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
 NO_DEVICE = f"load it (modprobe fuse), or {CONTAINER}"
-NO_RIGHT = f"have root allow it (chmod 666 {DEVICE}), or read without a mount (fffs cat, fffs.PackedFolder)"
+_WITHOUT = "read without a mount (fffs cat, fffs.PackedFolder)"
+NO_RIGHT = f"have root allow it (chmod 666 {DEVICE}), or {_WITHOUT}"
+NO_NAME = f"have root add your user id to /etc/passwd, or {_WITHOUT}"
 PACKAGES = (
     "apt-get (or dnf) install fuse3 python3-pyfuse3, for the Python of the distribution "
     "(a virtual environment needs --system-site-packages); or pip install 'fffs[mount]', which compiles pyfuse3 "
@@ -143,6 +145,8 @@ def _advice(problem: str) -> str:
     """Return what to do about an error of fusermount3; empty if it says that itself."""
     if DEVICE in problem and os.strerror(errno.EACCES) in problem:
         return f"; {NO_RIGHT}"
+    if "could not determine username" in problem:
+        return f"; {NO_NAME}"
     if "option allow_other only" in problem:
         return "; have root add that line, or omit allow_other"
     if "access to mountpoint" in problem:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import platform
+import pwd
 import re
 import shutil
 import stat
@@ -14,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from fffs.cli.checks.finding import Finding, good, hint, problem, setting
-from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_RIGHT, PACKAGES
+from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_NAME, NO_RIGHT, PACKAGES
 
 CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
 TABLE = "/etc/mtab"
@@ -149,6 +150,10 @@ def _obstacle(path: str) -> tuple[str, str] | None:
         return f"{path} cannot become root: no_new_privs is set", _PRIVILEGES
     if not _has_sys_admin("CapBnd"):
         return f"{path} cannot mount: no program here gets CAP_SYS_ADMIN", CONTAINER
+    try:
+        pwd.getpwuid(os.getuid())  # as fusermount3 does
+    except KeyError:
+        return f"{path} mounts for users with a name, and {os.getuid()} has none", NO_NAME
     return None
 
 
