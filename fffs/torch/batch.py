@@ -140,7 +140,7 @@ class Collate:
 
 
 def _join(records: Records, parcel: Parcel | None, sent: bool) -> Any:
-    """Read records as uint8[k, length], or as a RecordBatch if lengths differ. sent: the result is for another process."""
+    """Read records as uint8[k, length], or as a RecordBatch if lengths differ. sent: it goes to another process."""
     if parcel is None:
         buffer, ends = records.reader.read_joined(records.indices)
         if not buffer.size:
@@ -163,8 +163,8 @@ def _join(records: Records, parcel: Parcel | None, sent: bool) -> Any:
 
 
 def _share(tensor: Any) -> None:
-    """Move a tensor that is sent into shared memory now. Where a thread of torch's queue does it, a lack of memory is no
-    exception, and the batch is lost.
+    """Move a tensor that is sent into shared memory now. Where a thread of torch's queue does it, a lack of memory is
+    no exception, and the batch is lost.
     """
     if tensor.numel():
         tensor.share_memory_()
