@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <search.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,15 +333,14 @@ int64_t fffs_object_cache_step(struct fffs_object_cache *cache, int64_t offset, 
 
 /* Bytes that a thread fetches. */
 struct fffs_object_claim {
-    struct fffs_object_claim *next;
     int fd; /* of the object */
     int64_t start, end;
 };
 
-/* One for all caches, so that the fork handlers can take it. It guards the lists, never a request. */
+/* One for all caches, so that the fork handlers can take it. It guards the claims and the waiters, never a request. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released;
-static struct fffs_object_claim *claims;
+static void *claims; /* of tsearch(3): each of many threads may have thousands */
 static struct fffs_object_waiter *waiters;
 
 __attribute__((constructor)) static void make_condition(void)
@@ -363,25 +363,43 @@ void fffs_object_cache_after_fork(bool child)
     pthread_mutex_unlock(&mutex);
 }
 
+/* Claims that overlap are equal. This is an order, because those in the tree do not. */
+static int by_bytes(const void *a, const void *b)
+{
+    const struct fffs_object_claim *one = a, *other = b;
+
+    if (one->fd != other->fd)
+        return one->fd < other->fd ? -1 : 1;
+    return one->end <= other->start ? -1 : one->start >= other->end;
+}
+
+/* Returns a claim that overlaps with these bytes, or NULL. Under the mutex. */
+static const struct fffs_object_claim *find_claim(int fd, int64_t start, int64_t end)
+{
+    struct fffs_object_claim bytes = {fd, start, end};
+    void *node = tfind(&bytes, &claims, by_bytes);
+
+    return node ? *(struct fffs_object_claim **)node : NULL;
+}
+
 bool fffs_object_cache_claim(int fd, int64_t start, int64_t *end, struct fffs_object_claim **claim)
 {
     struct fffs_object_claim *mine = fffs_allocate(sizeof *mine);
+    const struct fffs_object_claim *other;
     bool good = mine;
 
     *claim = mine;
     if (!mine)
         return false;
     pthread_mutex_lock(&mutex);
-    for (struct fffs_object_claim *other = claims; good && other; other = other->next) {
-        if (other->fd != fd || other->end <= start || other->start >= *end)
-            continue;
+    while (good && (other = find_claim(fd, start, *end))) {
         good = other->start > start;
         int64_t until = good ? other->start : other->end;
         *end = until < *end ? until : *end;
     }
     if (good) {
-        *mine = (struct fffs_object_claim){claims, fd, start, *end};
-        claims = mine;
+        *mine = (struct fffs_object_claim){fd, start, *end};
+        good = tsearch(mine, &claims, by_bytes);
     }
     pthread_mutex_unlock(&mutex);
     if (!good)
@@ -424,24 +442,10 @@ void fffs_object_cache_release(struct fffs_object_claim *claim, int status, int6
     pthread_mutex_lock(&mutex);
     for (struct fffs_object_waiter *waiter = waiters; status && waiter; waiter = waiter->next)
         note_failure(waiter, claim->fd, from, until, status);
-    for (struct fffs_object_claim **link = &claims; *link; link = &(*link)->next) {
-        if (*link == claim) {
-            *link = claim->next;
-            break;
-        }
-    }
+    tdelete(claim, &claims, by_bytes);
     pthread_cond_broadcast(&released);
     pthread_mutex_unlock(&mutex);
     free(claim);
-}
-
-/* Under the mutex. */
-static bool is_claimed(int fd, int64_t start, int64_t end)
-{
-    for (struct fffs_object_claim *claim = claims; claim; claim = claim->next)
-        if (claim->fd == fd && claim->start < end && claim->end > start)
-            return true;
-    return false;
 }
 
 int fffs_object_cache_expect(struct fffs_object_waiter *self, fffs_request *const *sorted, size_t count)
@@ -475,7 +479,7 @@ int fffs_object_cache_wait(struct fffs_object_waiter *self, size_t i, const int3
     int64_t start = request->offset / BLOCK * BLOCK, end = (last_block(request->offset, request->length) + 1) * BLOCK;
 
     pthread_mutex_lock(&mutex);
-    while (!self->statuses[i] && is_claimed(request->fd, start, end) &&
+    while (!self->statuses[i] && find_claim(request->fd, start, end) &&
            !(cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED)))
         fffs_condition_wait(&released, &mutex, SLICE);
     int status = self->statuses[i];

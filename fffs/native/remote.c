@@ -279,7 +279,7 @@ static int add_missing(struct filling *self, size_t i, int64_t *done)
     while (!status && from < end && fffs_object_cache_missing(cache, from, end - from, &start, &stop)) {
         start = start > *done ? start : *done;
         stop = end_of_run(self, i, start, stop);
-        /* What another thread fetches is skipped: see wait_for_others. */
+        /* What another thread fetches is skipped: see fill_or_wait. */
         status = start < stop ? add_run(self, request, start, &stop) : 0;
         *done = from = stop;
         if (!status && self->bytes >= STEP)
