@@ -473,6 +473,30 @@ def test_a_range_is_repeated_as_a_whole_before_it_is_divided(
     assert (first.start, first.end) == (second.start, second.end)
 
 
+def test_requests_that_wait_behind_others_keep_their_place(
+    server: ObjectServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that serves a few requests a second and lets the others wait would be asked twice for each."""
+    monkeypatch.setenv("FFFS_DEADLINE", "8")  # a request that waits for a quarter of it, two seconds, might be repeated
+    monkeypatch.setenv("FFFS_CONNECTIONS", "16")
+
+    def serve(turn: threading.Event) -> None:
+        time.sleep(0.18)
+        turn.set()
+
+    def serve_in_turn(request: Request, answer: Answer) -> None:
+        answer.hold = threading.Event()
+        queue.submit(serve, answer.hold)
+
+    pairs = [k for k in range(COUNT) if k % 3 < 2]  # each pair is a request
+    with fffs.FileReader(url, cache="off") as reader, ThreadPoolExecutor(1) as queue:
+        server.requests.clear()
+        server.always = serve_in_turn
+        reader.read(pairs)
+        server.always = None
+    assert len(server.requests) == len({request.start for request in server.requests}) == (COUNT + 2) // 3
+
+
 @pytest.mark.usefixtures("few")
 def test_another_store_is_asked_although_one_does_not_answer(
     server: ObjectServer, url: str, held: Hold, tmp_path: Path

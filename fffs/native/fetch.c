@@ -26,9 +26,6 @@ enum { SILENT_RANGES = 4 };
 /* Parts that a range which fails is divided into at most: few if its server refuses all, which it may do because it is busy. */
 enum { PARTS_MOST = 256, PARTS_FEW = 16 };
 
-/* A server is slow whose fastest answers take more than this part of what a transfer may stall. */
-enum { SLOW_PART = 8 };
-
 /* For how long parts may wait for their turn, also behind the deadline. */
 #define PARTS_WAIT (2 * FFFS_SECOND)
 
@@ -56,17 +53,20 @@ static int64_t patience(const struct fffs_fetch *fetch)
 }
 
 /* For how long the transfer of a range may stall. More often than a server cannot read a place, a connection is dead, so that a range of
- * several pieces is repeated before it is divided: after a quarter of the deadline; then it may stall for half of it, as those of
- * servers that are slow from the beginning, and its parts for the rest. */
+ * several pieces is repeated before it is divided: after a quarter of the deadline; then it may stall for half of it, and its parts for
+ * the rest. A request that waits behind others would have to wait anew, so it gets twice as long as its server's last answers took:
+ * while a queue moves, they took almost as long as those that are still in it wait. */
 static int64_t patience_with(const struct fffs_fetch *fetch, const struct fffs_range *range)
 {
-    int64_t whole = patience(fetch), quarter = fffs_http_deadline() / 4, latency = fetch->client->latency;
+    int64_t whole = patience(fetch), stall = fffs_http_deadline() / 4;
+    int64_t latency = fetch->silence->servers[range->server].latency;
 
-    if (fetch->silence->ahead || !latency || latency > quarter / SLOW_PART)
+    latency = latency ? latency : fetch->client->slowest;
+    if (fetch->silence->ahead || !latency || (!range->part && (range->count == 1 || range->tries)))
         return whole;
-    if (!range->part && (range->count == 1 || range->tries))
-        return whole;
-    return quarter < FFFS_SECOND ? FFFS_SECOND : quarter < whole ? quarter : whole;
+    stall = stall < FFFS_SECOND ? FFFS_SECOND : stall;
+    stall = stall < 2 * latency ? 2 * latency : stall;
+    return stall < whole ? stall : whole;
 }
 
 /* For how long a range may bring nothing. */
@@ -175,12 +175,18 @@ static void wait_again(struct fffs_fetch *fetch, struct fffs_range *range, int s
 
 /* The fastest answer of a batch says how far the server is. The others waited behind the batch's own requests: more requests at
  * a time for them would only make them wait longer. After a server that is near, one that is far is learned in some batches. */
-static void note_latency(struct fffs_http_client *client, int64_t fastest)
+static void note_latency(const struct fffs_fetch *fetch)
 {
-    int64_t older = client->latency + client->latency / 2;
+    struct fffs_http_client *client = fetch->client;
+    int64_t older = client->latency + client->latency / 2, slowest = 0;
 
-    if (fastest)
-        client->latency = !client->latency || fastest < older ? fastest : older;
+    for (size_t i = 0; i < fetch->silence->count; i++)
+        if (fetch->silence->servers[i].latency > slowest)
+            slowest = fetch->silence->servers[i].latency;
+    if (fetch->fastest) {
+        client->latency = !client->latency || fetch->fastest < older ? fetch->fastest : older;
+        client->slowest = slowest;
+    }
 }
 
 /* Halves the number of requests at a time. The requests in flight were all too many at once, and are answered alike: only the first
@@ -256,6 +262,7 @@ static void finish(struct fffs_fetch *fetch, struct fffs_transfer *transfer, int
         raise_limit(fetch);
         int64_t latency = fffs_transfer_latency(transfer);
         fetch->fastest = !fetch->fastest || (latency && latency < fetch->fastest) ? latency : fetch->fastest;
+        fffs_silence_answer(fetch->silence, range->server, latency);
         give_up(fetch, range, -ENODATA); /* only pieces behind the end of the object are pending */
     } else if (fffs_transfer_found_nothing(transfer)) {
         fffs_object_learn(range->object, &transfer->answer.version, &transfer->use, NULL);
@@ -515,7 +522,7 @@ int fffs_fetch_end(fffs_fetch *fetch)
         if (fetch->batch.pieces[i].status == FFFS_PENDING)
             fetch->batch.pieces[i].status = -ECANCELED;
     if (fetch->client) {
-        note_latency(fetch->client, fetch->fastest);
+        note_latency(fetch);
         fffs_http_give(fetch->client);
     }
     int status = fffs_batch_close(&fetch->batch);

@@ -11,6 +11,7 @@ struct fffs_http_client {
     void **idle; /* [FFFS_HTTP_CONNECTIONS] transfers that are not in the group */
     int idle_count, transfers;
     int64_t latency; /* nanoseconds that the fastest of the last answers took to begin; 0: unknown */
+    int64_t slowest; /* likewise, of the slowest ones */
     unsigned generation;
     int *sockets; /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
     int socket_room;

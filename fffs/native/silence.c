@@ -33,6 +33,14 @@ void fffs_silence_break(struct fffs_silence *self, uint32_t server, int64_t when
     one->failures = 0;
 }
 
+void fffs_silence_answer(struct fffs_silence *self, uint32_t server, int64_t latency)
+{
+    struct fffs_server *one = &self->servers[server];
+    int64_t older = one->latency - one->latency / 4; /* a slow one is forgotten after some that are faster */
+
+    one->latency = latency > older ? latency : older;
+}
+
 void fffs_silence_note(struct fffs_silence *self, uint32_t server, uint32_t enough, int status)
 {
     struct fffs_server *one = &self->servers[server];

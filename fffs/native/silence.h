@@ -10,6 +10,7 @@ struct fffs_server {
     int status;        /* -errno of its requests; 0: it was not given up */
     uint32_t failures; /* ranges in a row that brought nothing until their deadline */
     int64_t progress;  /* when something came last; 0: nothing did */
+    int64_t latency;   /* nanoseconds that the slowest of its last answers took to begin; 0: unknown */
     bool probed;       /* in this step: a range was divided while nothing came */
     uint32_t ranges;   /* of this step */
 };
@@ -29,6 +30,9 @@ int32_t fffs_silence_server(struct fffs_silence *self, int32_t object);
 
 /* Notes that bytes came from a server, which may be known late. */
 void fffs_silence_break(struct fffs_silence *self, uint32_t server, int64_t when);
+
+/* Notes for how long an answer was waited for. */
+void fffs_silence_answer(struct fffs_silence *self, uint32_t server, int64_t latency);
 
 /* Notes that a range brought nothing until its deadline, nor did others of its server. Gives the server up after so many in a row:
  * to wait as long for each of the others could take hours. */
