@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -718,6 +719,23 @@ def test_an_interrupted_batch_is_not_used_any_more(monkeypatch: pytest.MonkeyPat
 
 
 OPEN_PARTS = "import fffs, sys; fffs.FileReader(sys.argv[1:])"
+
+
+def test_a_cancelled_task_does_not_delay_the_end_of_asyncio(
+    url: str, held: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio waits for its threads before it ends."""
+    monkeypatch.setenv("FFFS_DEADLINE", "30")
+
+    async def give_up() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(reader.read_async(APART), 0.5)
+
+    with fffs.FileReader(url, cache="off") as reader:
+        held.begin()
+        begin = time.monotonic()
+        asyncio.run(give_up())
+        assert time.monotonic() - begin < 10
 
 
 def test_an_interrupt_ends_the_opening_of_parts(server: ObjectServer, url: str, held: Hold) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 from fffs.base.importing import importing
+from fffs.base.stopping import StopFlag
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,15 +17,26 @@ T = TypeVar("T")
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread while other tasks continue.
 
-    If the task is cancelled, the call still runs to its end in the thread, and its result is dropped.
+    If the task is cancelled, its result is dropped. The call ends soon in the thread if it waits for a store, or else when
+    it is done: asyncio waits for it before it ends.
     """
-    trio = sys.modules.get("trio")  # a task of trio can only run if it is imported
-    if trio is not None and _runs(trio):
-        result: T = await trio.to_thread.run_sync(lambda: function(*args, **kwargs), **abandoning(True))
-        return result
-    with importing:
-        import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
-    return await asyncio.to_thread(function, *args, **kwargs)
+    flag = StopFlag()
+
+    def call() -> T:
+        with flag.here():
+            return function(*args, **kwargs)
+
+    try:
+        trio = sys.modules.get("trio")  # a task of trio can only run if it is imported
+        if trio is not None and _runs(trio):
+            result: T = await trio.to_thread.run_sync(call, **abandoning(True))
+            return result
+        with importing:
+            import asyncio  # imported late: it takes a tenth of a command's start, and commands have no tasks
+        return await asyncio.to_thread(call)
+    except BaseException:
+        flag.set()
+        raise
 
 
 def abandoning(abandon: bool) -> dict[str, Any]:
