@@ -175,8 +175,12 @@ def test_an_existing_object_and_lost_answers(server: ObjectServer, size: int) ->
     for new in (True, False):
         server.objects.pop("/b/x")
         server.writing["put"], server.writing["complete"] = [lost], [lost]
+        server.requests.clear()
         write(b"3" * size, new=new)
         assert server.objects["/b/x"] == b"3" * size
+        looked_for = [request for request in server.requests if request.method == "GET" and request.path == "/b/x"]
+        assert looked_for or not new
+        assert all(request.end - request.start <= 8 * MIB for request in looked_for)  # a slow line brings it in time
 
 
 @pytest.mark.usefixtures("role")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar
 
 from fffs.objects.describing import STATUS, ObjectExistsError
@@ -103,7 +104,7 @@ class ObstoreWrites:
         except (*others, *missing, errors.GenericError) as error:
             if isinstance(error, errors.GenericError) and _status(error) != _TWICE:
                 raise
-            if self._repeat(lambda: self._holds(key, file), deadline):  # the answer to an earlier request was lost
+            if self._holds(key, file, deadline):  # the answer to an earlier request was lost
                 return
             if isinstance(error, others):
                 raise ObjectExistsError from None
@@ -173,15 +174,24 @@ class ObstoreWrites:
         if self.seen(key, 0) != condition:
             raise ObjectExistsError
 
-    def _holds(self, key: str, file: BinaryIO) -> bool:
-        """Whether there is an object with the bytes of a file."""
-        file.seek(0)
+    def _holds(self, key: str, file: BinaryIO, deadline: float) -> bool:
+        """Whether there is an object with the bytes of a file. It is read in ranges that a slow line brings in time."""
+        obstore, errors = importlib.import_module("obstore"), importlib.import_module("obstore.exceptions")
+        size = os.fstat(file.fileno()).st_size
+
+        def is_equal(start: int) -> bool:
+            file.seek(start)
+            wanted = file.read(_PART)
+            options = {"range": (start, start + len(wanted)), **version}
+            return bytes(obstore.get(self._store, key, options=options).bytes()) == wanted
+
         try:
-            for piece in importlib.import_module("obstore").get(self._store, key).stream():
-                if file.read(len(piece)) != bytes(piece):
-                    return False
-            return not file.read(1)
-        except FileNotFoundError:
+            found = self._repeat(lambda: obstore.head(self._store, key), deadline)
+            version = {"if_match": found["e_tag"]} if found["e_tag"] else {}
+            return int(found["size"]) == size and all(
+                self._repeat(partial(is_equal, start), deadline) for start in range(0, size, _PART)
+            )
+        except (FileNotFoundError, errors.PreconditionError):
             return False
 
     def _repeat(self, act: Callable[[], _Result], deadline: float) -> _Result:
