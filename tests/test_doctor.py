@@ -280,12 +280,15 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_packages, "version", {"pyarrow": "15.0.2", "obstore": "0.10.0a1"}.get)
-    monkeypatch.setattr(doctor_packages, "_EXTRAS", {"pyarrow": ("arrow", "tables"), "obstore": ("objects", "stores")})
+    versions = {"pyarrow": "15.0.2", "obstore": "0.11.0a1", "ray": None}  # None: the remains of an interrupted removal
+    monkeypatch.setattr(doctor_packages, "version", lambda name: versions.get(name, "1"))
+    extras = {"pyarrow": ("arrow", "tables"), "obstore": ("objects", "stores"), "ray": ("ray", "fffs.ray")}
+    monkeypatch.setattr(doctor_packages, "_EXTRAS", extras)
     found = by_name(doctor_packages.check_packages())
     assert (found["pyarrow"].state, found["obstore"].state) == ("hint", "ok")
     assert found["pyarrow"].found.startswith("15.0.2 is too old; fffs needs 1")
     assert found["pyarrow"].cure == "pip install --upgrade 'fffs[arrow]'"
+    assert (found["ray"].state, found["ray"].cure) == ("hint", "pip install 'fffs[ray]'")
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,19 @@ def check_packages() -> Iterator[Finding]:
     asked = _asked()
     for name, (extra, what) in _EXTRAS.items():
         try:
-            yield _installed(name, version(name), _least(name, extra, asked))
+            yield _installed(name, _version(name), _least(name, extra, asked))
         except PackageNotFoundError:
             verb = "needs" if what.startswith("fffs") else "need"
             yield hint(name, f"not installed; {what} {verb} it", f"pip install 'fffs[{extra}]'")
     yield _libcurl()
+
+
+def _version(name: str) -> str:
+    """Return the version of a package. Raises PackageNotFoundError, also for what an interrupted removal left."""
+    found: str | None = version(name)  # its type does not say that there may be none
+    if found is None:
+        raise PackageNotFoundError(name)
+    return found
 
 
 def _installed(name: str, found: str, least: str) -> Finding:
