@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from inside import descriptors
+from object_server import ObjectServer, late
 
 import fffs
 
@@ -45,6 +46,20 @@ for number in range(3):
     except FileNotFoundError:
         pass
 os._exit(20 + taken)
+"""
+
+
+READ_BY_THREADS = """
+import resource, sys, threading
+import fffs
+resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+reader = fffs.FileReader(sys.argv[1], cache="off")
+reader.read([0])  # so that the latency is known
+threads = [threading.Thread(target=reader.read, args=(range(0, reader.n, 2),)) for _ in range(8)]
+for thread in threads:
+    thread.start()
+while any(thread.is_alive() for thread in threads):
+    open("/dev/null").close()
 """
 
 
@@ -129,3 +144,15 @@ def test_a_call_that_the_c_library_lacks_is_an_os_error(monkeypatch: pytest.Monk
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(OSError, match="Function not implemented"):
         descriptors.memory_file("x")
+
+
+def test_threads_that_read_objects_leave_descriptors_to_others(server: ObjectServer, tmp_path: Path) -> None:
+    """Each might have a connection for each of its records."""
+    with fffs.FileWriter(tmp_path / "r.ffr", 120) as writer:
+        for _ in range(120):
+            writer.write_one(os.urandom(20_000))
+    url = server.put("r.ffr", (tmp_path / "r.ffr").read_bytes())
+    server.always = late(0.05)
+    command = [sys.executable, "-c", READ_BY_THREADS, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

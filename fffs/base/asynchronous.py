@@ -17,8 +17,8 @@ T = TypeVar("T")
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread while other tasks continue.
 
-    If the task is cancelled, its result is dropped. The call ends soon in the thread if it waits for a store, or else when
-    it is done: asyncio waits for it before it ends.
+    If the task is cancelled, the result is dropped. The call ends soon in the thread if it waits for a store, or else
+    when it is done: asyncio waits for it before it ends.
     """
     flag = StopFlag()
 

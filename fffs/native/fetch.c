@@ -389,8 +389,9 @@ static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
 static int useful_requests(const struct fffs_http_client *client)
 {
     int64_t wanted = REQUESTS_NEAR + client->latency / (FFFS_SECOND / 1000) * REQUESTS_PER_MILLISECOND;
-    int limit = fffs_http_connections();
+    int limit = fffs_http_connections(), share = fffs_http_share();
 
+    limit = share < limit ? share : limit;
     return wanted < limit ? (int)wanted : limit;
 }
 

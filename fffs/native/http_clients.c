@@ -9,11 +9,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* Idle clients that are kept. Each has the connections of the largest batch that it read. */
 enum { IDLE_CLIENTS = 4 };
+
+/* All batches together have this part of the descriptors, about: those that began when there were fewer keep what they have. */
+enum { DESCRIPTORS_PART = 4, SHARE_LEAST = 4 };
 
 /* Bytes that libcurl receives at a time. */
 enum { RECEIVE_SIZE = 256 * 1024 };
@@ -27,7 +31,7 @@ static pthread_rwlock_t inside = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
-static int idle_count;
+static int idle_count, taken;
 static unsigned generation; /* of the settings that clients are made with */
 
 /* ---------------------------------------------------------------- sockets */
@@ -179,13 +183,28 @@ int fffs_http_take(struct fffs_http_client **client)
             all = *client;
         }
     }
+    taken += !status;
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+int fffs_http_share(void)
+{
+    struct rlimit descriptors;
+
+    pthread_mutex_lock(&lock);
+    rlim_t batches = taken > 0 ? (rlim_t)taken : 1;
+    pthread_mutex_unlock(&lock);
+    if (getrlimit(RLIMIT_NOFILE, &descriptors))
+        return FFFS_HTTP_CONNECTIONS;
+    rlim_t share = descriptors.rlim_cur / DESCRIPTORS_PART / batches;
+    return share < SHARE_LEAST ? SHARE_LEAST : share < FFFS_HTTP_CONNECTIONS ? (int)share : FFFS_HTTP_CONNECTIONS;
 }
 
 void fffs_http_give(struct fffs_http_client *client)
 {
     pthread_mutex_lock(&lock);
+    taken--;
     bool kept = idle_count < IDLE_CLIENTS && client->generation == generation;
     if (kept) {
         client->next_idle = idle;
@@ -231,7 +250,7 @@ void fffs_http_after_fork(bool child)
     }
     if (child) {
         idle = NULL;
-        idle_count = 0;
+        idle_count = taken = 0;
     }
     pthread_mutex_unlock(&lock);
     if (child) /* it counts threads of the parent that wait for it */

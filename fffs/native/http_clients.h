@@ -23,6 +23,10 @@ struct fffs_http_client {
  * -ENOMEM. Thread-safe. */
 int fffs_http_take(struct fffs_http_client **client);
 
+/* Returns how many connections a batch may have, as one of those that are fetched at present: they leave most of the descriptors of the
+ * process to others. Thread-safe. */
+int fffs_http_share(void);
+
 /* Has clients made from now on, with fresh transfers and connections: settings changed. Thread-safe. */
 void fffs_http_renew(void);
 
