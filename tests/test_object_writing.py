@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import itertools
@@ -536,6 +537,21 @@ def test_requests_are_repeated(server: ObjectServer, tmp_path: Path, state: Path
     if not (kind == "begin" and FAULTS[fault] in DONE):  # the store keeps one that nobody knows
         assert server.uploads == {}
     assert list(state.glob("*")) == []
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_answer_that_is_not_of_the_store(server: ObjectServer, done: bool) -> None:
+    """As a page of a proxy. There are stores without ETags, so the object is looked for."""
+
+    def page(request: Request, answer: Answer) -> None:
+        if done:
+            server.put("b/x.ffr", request.body)
+        answer.status, answer.body = 200, b"<html>Welcome</html>"
+
+    server.writing["put"] = [page]
+    with contextlib.nullcontext() if done else pytest.raises(WriteError, match="Welcome"):
+        write(server, 100)
+    assert ("/b/x.ffr" in server.objects) == done
 
 
 @pytest.mark.parametrize("size", [100, 9 * MIB])

@@ -66,7 +66,8 @@ def put_whole(target: ObjectName, data: Any, condition: Condition, guard: Guard 
             return True
         if has is False or reply.status == 412 or condition != NONE_THERE:
             raise FileExistsError
-    if not reply.is_good:
+    # A proxy may answer with a page of its own.
+    if not reply.is_good or not (reply.headers.get("etag") or _has(target, data)):
         raise refusal(target, reply)
     return True
 
