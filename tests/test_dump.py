@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from builders import split_records
 from inside import dump, expand_sources, plan_parts
+from mounting import wait_until
 
 import fffs
 
@@ -221,12 +222,13 @@ def test_processes_end_when_the_parent_is_killed(tmp_path: Path) -> None:
                 open({str(tmp_path / "pids")!r}, "a").write(f"{{os.getpid()}}\\n")
                 time.sleep(0.2)
                 return b"record"
-        dump(Items([0] * 2000), {str(tmp_path / "set")!r}, 2)
+        if __name__ == "__main__":
+            dump(Items([0] * 2000), {str(tmp_path / "set")!r}, 2)
     """
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.DEVNULL)
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))  # a file: a process of forkserver imports it
+    parent = subprocess.Popen([sys.executable, tmp_path / "program.py"], stdin=subprocess.DEVNULL)
     pids = tmp_path / "pids"
-    while not pids.exists() or not pids.read_text().count("\n"):
-        time.sleep(0.05)
+    wait_until(lambda: pids.exists() and "\n" in pids.read_text())
     parent.kill()
     parent.wait()
     time.sleep(1)
