@@ -306,11 +306,16 @@ static struct fffs_range *next_range(struct fffs_fetch *fetch, int64_t now, int6
     return fetch->begun < fetch->range_count ? &fetch->ranges[fetch->begun++] : NULL;
 }
 
+static bool may_begin(const struct fffs_fetch *fetch)
+{
+    return fetch->active < fetch->limit && fffs_http_may_begin(fetch->client, fetch->active);
+}
+
 static void begin_some(struct fffs_fetch *fetch, int64_t *until)
 {
     int64_t now = fffs_now();
 
-    while (fetch->active < fetch->limit) {
+    while ((fetch->waiting || fetch->begun < fetch->range_count) && may_begin(fetch)) {
         struct fffs_range *range = next_range(fetch, now, until);
 
         if (!range)
@@ -389,9 +394,8 @@ static void end_stalled(struct fffs_fetch *fetch, int64_t *until)
 static int useful_requests(const struct fffs_http_client *client)
 {
     int64_t wanted = REQUESTS_NEAR + client->latency / (FFFS_SECOND / 1000) * REQUESTS_PER_MILLISECOND;
-    int limit = fffs_http_connections(), share = fffs_http_share();
+    int limit = fffs_http_connections();
 
-    limit = share < limit ? share : limit;
     return wanted < limit ? (int)wanted : limit;
 }
 
@@ -415,7 +419,7 @@ int fffs_fetch_run(fffs_fetch *fetch, int32_t milliseconds)
             break;
         if (now >= end)
             return -EAGAIN;
-        bool more = fetch->active < fetch->limit && fetch->begun < fetch->range_count;
+        bool more = fetch->begun < fetch->range_count && may_begin(fetch);
         if (!more && until > now)
             fetch->client->curl->multi_poll(fetch->client->group, NULL, 0, (int)((until - now) / 1000000) + 1,
                                             &events);

@@ -16,8 +16,8 @@
 /* Idle clients that are kept. Each has the connections of the largest batch that it read. */
 enum { IDLE_CLIENTS = 4 };
 
-/* All batches together have this part of the descriptors, about: those that began when there were fewer keep what they have. */
-enum { DESCRIPTORS_PART = 4, SHARE_LEAST = 4 };
+/* Connections that each client may have, although all of them have too many. */
+enum { CLAIMED_LEAST = 4 };
 
 /* Bytes that libcurl receives at a time. */
 enum { RECEIVE_SIZE = 256 * 1024 };
@@ -31,7 +31,8 @@ static pthread_rwlock_t inside = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
-static int idle_count, taken;
+static int idle_count;
+static int claimed;         /* by all; less than 0 in a child of fork that gives back what its parent took */
 static unsigned generation; /* of the settings that clients are made with */
 
 /* ---------------------------------------------------------------- sockets */
@@ -103,8 +104,10 @@ void fffs_http_give_transfer(struct fffs_http_client *client, void *transfer)
 
 /* ---------------------------------------------------------------- clients */
 
+/* Under the lock. */
 static void free_client(struct fffs_http_client *client)
 {
+    claimed -= client->claimed;
     while (client->idle_count)
         client->curl->easy_cleanup(client->idle[--client->idle_count]);
     /* Closes the kept connections, through close_socket. */
@@ -183,28 +186,29 @@ int fffs_http_take(struct fffs_http_client **client)
             all = *client;
         }
     }
-    taken += !status;
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-int fffs_http_share(void)
+bool fffs_http_may_begin(struct fffs_http_client *client, int active)
 {
     struct rlimit descriptors;
 
-    pthread_mutex_lock(&lock);
-    rlim_t batches = taken > 0 ? (rlim_t)taken : 1;
-    pthread_mutex_unlock(&lock);
+    if (active < client->claimed)
+        return true;
     if (getrlimit(RLIMIT_NOFILE, &descriptors))
-        return FFFS_HTTP_CONNECTIONS;
-    rlim_t share = descriptors.rlim_cur / DESCRIPTORS_PART / batches;
-    return share < SHARE_LEAST ? SHARE_LEAST : share < FFFS_HTTP_CONNECTIONS ? (int)share : FFFS_HTTP_CONNECTIONS;
+        return true;
+    pthread_mutex_lock(&lock);
+    bool may = client->claimed < CLAIMED_LEAST || claimed < 0 || (rlim_t)claimed < descriptors.rlim_cur / 4 * 3;
+    client->claimed += may;
+    claimed += may;
+    pthread_mutex_unlock(&lock);
+    return may;
 }
 
 void fffs_http_give(struct fffs_http_client *client)
 {
     pthread_mutex_lock(&lock);
-    taken--;
     bool kept = idle_count < IDLE_CLIENTS && client->generation == generation;
     if (kept) {
         client->next_idle = idle;
@@ -250,7 +254,7 @@ void fffs_http_after_fork(bool child)
     }
     if (child) {
         idle = NULL;
-        idle_count = taken = 0;
+        idle_count = claimed = 0;
     }
     pthread_mutex_unlock(&lock);
     if (child) /* it counts threads of the parent that wait for it */

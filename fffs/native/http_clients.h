@@ -15,6 +15,7 @@ struct fffs_http_client {
     unsigned generation;
     int *sockets; /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
     int socket_room;
+    int claimed;                              /* the most connections that it had at a time: it keeps them */
     struct fffs_http_client *next, *previous; /* all, idle or not */
     struct fffs_http_client *next_idle;
 };
@@ -23,9 +24,9 @@ struct fffs_http_client {
  * -ENOMEM. Thread-safe. */
 int fffs_http_take(struct fffs_http_client **client);
 
-/* Returns how many connections a batch may have, as one of those that are fetched at present: they leave most of the descriptors of the
- * process to others. Thread-safe. */
-int fffs_http_share(void);
+/* Returns whether a request may begin beside so many active ones of a client. Clients have at most three quarters of the descriptors of
+ * the process as connections, and 4 each. Thread-safe. */
+bool fffs_http_may_begin(struct fffs_http_client *client, int active);
 
 /* Has clients made from now on, with fresh transfers and connections: settings changed. Thread-safe. */
 void fffs_http_renew(void);
