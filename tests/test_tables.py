@@ -197,6 +197,37 @@ def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
     assert pack_contents(tmp_path / "y.ffr") == pack_contents(tmp_path / "z.ffr") == wanted
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_json_and_other_types_that_are_stored_as_bytes_stay_as_they_are(tmp_path: Path, name: str) -> None:
+    columns = {"j": pa.array(['{"a": 0}', None], pa.json_()), "u": pa.array([bytes(range(16)), None], pa.uuid())}
+    path = write_table(tmp_path / name, pa.table(columns))
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr") == {b"000000.j": b'{"a": 0}', b"000000.u": bytes(range(16))}
+    fffs.convert(write_table(path, pa.table(columns).slice(0, 1)), tmp_path / "z.tfrecord", column="j", warn=quiet)
+    with fffs.open(tmp_path / "z.tfrecord") as reader:
+        assert bytes(reader.read_one(0)) == b'{"a": 0}'
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_times_beyond_the_years_of_python(tmp_path: Path, name: str) -> None:
+    """Databases use them as infinity."""
+    times = pa.array([2**63 - 1, 0, 316516204800000000], pa.int64()).cast(pa.timestamp("us"))
+    infinity = "<value out of range: 9223372036854775807>"  # Arrow's words
+    columns = {
+        "s": (times[:1], f'"{infinity}"'),
+        "d": (pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), '"<value out of range: 2147483647>"'),
+        "list": (
+            pa.ListArray.from_arrays([0, 3], times),
+            f'["{infinity}", "1970-01-01 00:00:00", "12000-01-01 00:00:00.000000"]',
+        ),
+    }
+    table = pa.table({column: cells for column, (cells, _) in columns.items()})
+    fffs.convert(write_table(tmp_path / name, table), tmp_path / "y.ffr", verify=True, warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr") == {
+        f"000000.{c}".encode(): text.encode() for c, (_, text) in columns.items()
+    }
+
+
 @pytest.mark.parametrize(
     "names",
     [

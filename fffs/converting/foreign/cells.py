@@ -31,6 +31,15 @@ def holds_bytes(kind: Any) -> bool:
     return any(getattr(types, name)(kind) for name in _PLAIN) or is_embedded_file(kind)
 
 
+def stored(kind: Any) -> Any:
+    """Return the type of the bytes or texts that cells of an extension type are, such as JSON or a UUID; or the type.
+
+    Which types a file has depends on the release of pyarrow: to older ones, JSON in Parquet is a text.
+    """
+    storage = getattr(kind, "storage_type", None)
+    return storage if storage is not None and holds_bytes(storage) else kind
+
+
 def is_embedded_file(kind: Any) -> bool:
     """Return whether a type is that of images and sounds of Hugging Face: a struct of ``bytes`` and ``path``."""
     if not _types().is_struct(kind):
@@ -61,6 +70,8 @@ def cells_of(array: Any, fail: Fail) -> Iterator[Bytes | None]:
 
     Raises what fail returns for a text: a cell that refers to a file elsewhere.
     """
+    if stored(array.type) != array.type:
+        array = array.storage
     convert = _converter(array.type, fail)
     cells = array
     if _types().is_dictionary(array.type):  # whose values may be null, too
@@ -80,7 +91,14 @@ def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
         return lambda cell: memoryview(cell.as_buffer())
     if _is_within(kind, _is_nanoseconds):  # without pandas, pyarrow makes no objects of Python of them
         return lambda cell: _json(_value(cell))
-    return lambda cell: _json(cell.as_py())
+    return lambda cell: _json(_object(cell))
+
+
+def _object(cell: Any) -> Any:
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError):
+        return _value(cell)
 
 
 def _is_nanoseconds(kind: Any) -> bool:
@@ -101,7 +119,10 @@ def _value(cell: Any) -> Any:
         return [[_value(part) for part in pair.values()] for pair in cell.values]
     if types.is_nested(cell.type) and hasattr(cell, "values") and cell.values is not None:
         return [_value(item) for item in cell.values]
-    return cell.as_py()
+    try:
+        return cell.as_py()
+    except (OverflowError, ValueError):  # Python has no times of the years that databases use as infinity
+        return cell.cast("string").as_py()
 
 
 def _duration(nanoseconds: int) -> str:

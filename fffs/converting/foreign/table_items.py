@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fffs.base.memory import available_memory
-from fffs.converting.foreign.cells import cells_of, has_nested_bytes, holds_bytes, is_embedded_file
+from fffs.converting.foreign.cells import cells_of, has_nested_bytes, holds_bytes, is_embedded_file, stored
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.errors import FffsError, FormatError, MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File, FileStream
@@ -102,7 +102,7 @@ class TableItems(ForeignItems):
         return found if self.open_files else library("pyarrow", self.shown).schema([])
 
     def _type(self, column: str) -> Any:
-        return self._schema.field(column).type
+        return stored(self._schema.field(column).type)
 
     # ------------------------------------------------------------ files
 
