@@ -113,6 +113,7 @@ NAMES = """
 fffs.base.cache_settings: cache_settings caching
 fffs.base.failures: reading writing
 fffs.base.jobs: Jobs
+fffs.base.stopping: current_flag
 fffs.base.numbers: divide resolve
 fffs.base.sizes: Budget parse_budget parse_size
 fffs.cli.program: run=run_program

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ import fsspec
 import numpy as np
 import pytest
 from builders import small_disk
-from inside import Jobs, cache_settings, cache_upkeep, engine, ffi, object_transfer
+from inside import Jobs, cache_settings, cache_upkeep, current_flag, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
 from object_server import Answer, Fault, ObjectServer, Request, dripping, good, serving, status
 
@@ -774,6 +775,23 @@ def test_an_interrupt_ends_the_reads_of_jobs(monkeypatch: pytest.MonkeyPatch) ->
         Jobs(1, None).run(lambda _: object_transfer.read_batch(np.zeros(1, engine.REQUEST)) and None, [1, 2], 2, 1)
     assert stopped.acquire(blocking=False)
     assert stopped.acquire(blocking=False)
+
+
+def test_what_ends_the_reads_of_other_jobs_is_what_is_raised() -> None:
+    """They fail then, too, but not for a reason of their own."""
+    begun = threading.Barrier(2)
+
+    def work(item: int) -> None:
+        begun.wait()
+        if item == 2:
+            raise fffs.errors.AccessError("no access to 2")
+        flag = current_flag()
+        assert flag is not None
+        wait_until(lambda: flag.is_set)
+        raise fffs.errors.ReadError(errno.ECANCELED, "1")
+
+    with pytest.raises(fffs.errors.AccessError, match="no access to 2"):
+        Jobs(1, None).run(work, [1, 2], 2, 1)
 
 
 # ---------------------------------------------------------------- names

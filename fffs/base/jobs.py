@@ -67,12 +67,14 @@ class Jobs:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
+        """Have all threads stop. Returns whether nothing had stopped them before."""
         with self._idle:
-            self._stopped = True
+            is_first, self._stopped = not self._stopped, True
         self._flag.set()
         if self._cancel:
             self._cancel()
+        return is_first
 
     def _work(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
         with self._idle:
@@ -88,8 +90,8 @@ class Jobs:
         except Stopped:
             return
         except BaseException:
-            self._stop()  # the other threads need not finish
-            raise
+            if self._stop():  # the other threads need not finish; what they raise then only says that they were stopped
+                raise
         finally:
             with self._idle:
                 self._active -= 1
