@@ -280,6 +280,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_packages, "distributions", lambda name: [])
     versions = {"pyarrow": "15.0.2", "obstore": "0.11.0a1", "ray": None}  # None: the remains of an interrupted removal
     monkeypatch.setattr(doctor_packages, "version", lambda name: versions.get(name, "1"))
     extras = {"pyarrow": ("arrow", "tables"), "obstore": ("objects", "stores"), "ray": ("ray", "fffs.ray")}
@@ -289,6 +290,14 @@ def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["pyarrow"].found.startswith("15.0.2 is too old; fffs needs 1")
     assert found["pyarrow"].cure == "pip install --upgrade 'fffs[arrow]'"
     assert (found["ray"].state, found["ray"].cure) == ("hint", "pip install 'fffs[ray]'")
+
+
+def test_what_an_interrupted_removal_left_beside_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder, metadata in (("a/obstore-0.9.0", ""), ("b/obstore-0.12.0", "Name: obstore\nVersion: 0.12.0\n")):
+        (tmp_path / f"{folder}.dist-info").mkdir(parents=True)
+        (tmp_path / f"{folder}.dist-info" / "METADATA").write_text(metadata)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert doctor_packages._version("obstore") == "0.12.0"
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:

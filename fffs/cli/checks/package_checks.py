@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from typing import Final
 
 from fffs.cli.checks.finding import Finding, good, hint
@@ -37,8 +37,12 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _version(name: str) -> str:
-    """Return the version of a package. Raises PackageNotFoundError, also for what an interrupted removal left."""
-    found: str | None = version(name)  # its type does not say that there may be none
+    """Return the version of a package. Raises PackageNotFoundError, also if there is only what an interrupted removal
+    left: a folder without a version, which may also be beside a good one.
+    """
+    found: str | None = version(name)  # the type does not say that there may be none
+    others = (distribution.version for distribution in distributions(name=name))
+    found = found or next(filter(None, others), None)
     if found is None:
         raise PackageNotFoundError(name)
     return found
