@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,21 +160,3 @@ def test_a_record_file_stays_in_its_folder_when_the_working_folder_changes(
     writer.close()
     assert list(contents(tmp_path / "first")) == [name]
     assert contents(tmp_path / "other") == {}
-
-
-UNFINISHED = """
-import ctypes, sys
-import fffs
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(globals()))  # as torch, it keeps this module until after the end
-writer = fffs.FileWriter(sys.argv[1])
-writer.write_one(bytes(1_000_000))
-sys.exit("an error")
-"""
-
-
-def test_a_writer_that_is_never_freed_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNFINISHED, tmp_path / "x.ffr"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stderr == "an error\n"
-    assert os.listdir(tmp_path) == []

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
+from typing import NoReturn, Protocol, SupportsIndex, TypeVar
 
 from fffs.errors import WriterError
 
 _Self = TypeVar("_Self", bound="Closing")
 _Output = TypeVar("_Output", bound="Discarding")
-
-_unfinished: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-@atexit.register
-def _discard_unfinished() -> None:
-    """Discard what is not finished when the interpreter ends.
-
-    ``__del__`` would be called too late for what a global variable refers to: modules have lost their names by then, if
-    another library, such as torch, keeps the dictionary of ``__main__``.
-    """
-    for entry in list(_unfinished):
-        with contextlib.suppress(Exception):
-            entry.discard()
 
 
 class Closing:
@@ -52,12 +36,6 @@ class Discarding:
     """
 
     _open = False
-
-    def __new__(cls: type[_Output], *_: object, **__: object) -> _Output:
-        """Have the end of the program discard it, too."""
-        self = super().__new__(cls)
-        _unfinished.add(self)
-        return self
 
     def discard(self) -> None:
         """Remove what is not in place. May be called again."""
@@ -110,7 +88,6 @@ class Writing(Closing):
     def _begin(self, shown: str) -> None:
         """From now on, there is something to discard. shown: the name in errors."""
         self._shown, self._owner, self.closed = shown, os.getpid(), False
-        _unfinished.add(self)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise TypeError, as open files do: a copy would close and discard what belongs to this writer."""
