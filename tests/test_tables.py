@@ -208,6 +208,26 @@ def test_json_and_other_types_that_are_stored_as_bytes_stay_as_they_are(tmp_path
         assert bytes(reader.read_one(0)) == b'{"a": 0}'
 
 
+@pytest.mark.parametrize("fields", [{"a": 1}, {"a": 2**63 - 1}])
+def test_fields_of_one_name_are_not_lost(tmp_path: Path, fields: dict[str, int]) -> None:
+    kind = pa.timestamp("us") if fields["a"] > 1 else pa.int64()
+    values = pa.array([fields["a"]], pa.int64()).cast(kind)
+    twice = pa.StructArray.from_arrays([values, values], fields=[pa.field("a", kind), pa.field("a", kind)])
+    path = write_table(tmp_path / "x.arrow", pa.table({"s": twice}))
+    with pytest.raises(MetadataError, match=r"duplicate field names|several fields of one name"):
+        fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+
+
+def test_bytes_of_nested_extension_types_are_refused(tmp_path: Path) -> None:
+    cells = pa.array([[b"a"]], pa.list_(pa.binary()))
+    opaque = pa.ListArray.from_arrays(
+        cells.offsets, pa.ExtensionArray.from_storage(pa.opaque(pa.binary(), "kind", "vendor"), cells.values)
+    )
+    path = write_table(tmp_path / "x.arrow", pa.table({"o": opaque}))
+    with pytest.raises(UnsupportedError, match="has bytes in"):
+        fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_times_beyond_the_years_of_python(tmp_path: Path, name: str) -> None:
     """Databases use them as infinity."""
@@ -220,6 +240,8 @@ def test_times_beyond_the_years_of_python(tmp_path: Path, name: str) -> None:
             pa.ListArray.from_arrays([0, 3], times),
             f'["{infinity}", "1970-01-01 00:00:00", "12000-01-01 00:00:00.000000"]',
         ),
+        "z": (times[:1].cast(pa.timestamp("us", "Europe/Berlin")), f'"{infinity}"'),
+        "zone": (times[2:].cast(pa.timestamp("us", "UTC")), '"12000-01-01 00:00:00.000000+00:00"'),
     }
     table = pa.table({column: cells for column, (cells, _) in columns.items()})
     fffs.convert(write_table(tmp_path / name, table), tmp_path / "y.ffr", verify=True, warn=quiet)

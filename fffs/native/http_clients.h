@@ -15,7 +15,8 @@ struct fffs_http_client {
     unsigned generation;
     int *sockets; /* [socket_room] open ones, closed ones are -1: a forked child closes its copies */
     int socket_room;
-    int claimed;                              /* the most connections that it had at a time: it keeps them */
+    /* The most connections that it had at a time, which it keeps. */
+    int claimed;
     struct fffs_http_client *next, *previous; /* all, idle or not */
     struct fffs_http_client *next_idle;
 };

@@ -54,7 +54,10 @@ def has_nested_bytes(kind: Any) -> bool:
 
 
 def _is_within(kind: Any, is_one: Callable[[Any], bool]) -> bool:
-    """Return whether a type, or one that is nested in it, is one."""
+    """Return whether a type, or one that is nested in it, is one. A UUID is a text where it is nested."""
+    storage = getattr(kind, "storage_type", None)  # of an extension type
+    if storage is not None:
+        return kind.extension_name != "arrow.uuid" and _is_within(storage, is_one)
     return is_one(kind) or any(_is_within(kind.field(k).type, is_one) for k in range(getattr(kind, "num_fields", 0)))
 
 
@@ -97,7 +100,7 @@ def _converter(kind: Any, fail: Fail) -> Callable[[Any], Bytes | None]:
 def _object(cell: Any) -> Any:
     try:
         return cell.as_py()
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError):  # because of a value within it, perhaps
         return _value(cell)
 
 
@@ -114,6 +117,8 @@ def _value(cell: Any) -> Any:
     if _is_nanoseconds(cell.type):
         return _duration(cell.value) if types.is_duration(cell.type) else cell.cast("string").as_py()
     if types.is_struct(cell.type):
+        if len({field.name for field in cell.type}) < cell.type.num_fields:
+            raise ValueError("a struct has several fields of one name")
         return {name: _value(field) for name, field in cell.items()}
     if types.is_map(cell.type):
         return [[_value(part) for part in pair.values()] for pair in cell.values]
@@ -121,8 +126,19 @@ def _value(cell: Any) -> Any:
         return [_value(item) for item in cell.values]
     try:
         return cell.as_py()
-    except (OverflowError, ValueError):  # Python has no times of the years that databases use as infinity
-        return cell.cast("string").as_py()
+    except (OverflowError, ValueError):
+        if not (types.is_timestamp(cell.type) or types.is_date(cell.type)):
+            raise
+        return _beyond(cell)
+
+
+def _beyond(cell: Any) -> str:
+    """Return a time of a year that Python does not have, as those that databases use as infinity: in Arrow's words."""
+    if not getattr(cell.type, "tz", None):
+        return str(cell.cast("string"))
+    # With a time zone, Arrow writes another year than 40000, for example.
+    text = str(cell.cast(library("pyarrow", "reading tables").timestamp(cell.type.unit)).cast("string"))
+    return text if text.startswith("<") else f"{text}+00:00"
 
 
 def _duration(nanoseconds: int) -> str:
