@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -269,6 +270,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor_packages, "version", missing)
+    monkeypatch.setattr(doctor_packages, "distributions", lambda name: [])
     monkeypatch.setattr(doctor_mounting, "version", missing)
     found = by_name(doctor_packages.check_packages())
     assert found["torch"].cure == "pip install 'fffs[torch]'"
@@ -280,9 +282,8 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_packages, "distributions", lambda name: [])
     versions = {"pyarrow": "15.0.2", "obstore": "0.11.0a1", "ray": None}  # None: the remains of an interrupted removal
-    monkeypatch.setattr(doctor_packages, "version", lambda name: versions.get(name, "1"))
+    monkeypatch.setattr(doctor_packages, "distributions", lambda name: [SimpleNamespace(version=versions[name])])
     extras = {"pyarrow": ("arrow", "tables"), "obstore": ("objects", "stores"), "ray": ("ray", "fffs.ray")}
     monkeypatch.setattr(doctor_packages, "_EXTRAS", extras)
     found = by_name(doctor_packages.check_packages())

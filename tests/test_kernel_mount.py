@@ -692,7 +692,7 @@ def test_a_pack_that_is_cut_gives_errors_and_no_wrong_byte(packed: Path, tmp_pat
 
 
 def drop_caches(written: Path) -> None:
-    """Drop the page cache, of what was written too. sync(2) would also wait for file systems of others, which may hang."""
+    """Drop the page cache, of what was written too. sync(2) would also wait for other file systems, which may hang."""
     subprocess.run(["sync", "--file-system", written], check=True)
     Path("/proc/sys/vm/drop_caches").write_text("3")
 

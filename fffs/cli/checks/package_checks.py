@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
@@ -40,12 +41,12 @@ def _version(name: str) -> str:
     """Return the version of a package. Raises PackageNotFoundError, also if there is only what an interrupted removal
     left: a folder without a version, which may also be beside a good one.
     """
-    found: str | None = version(name)  # the type does not say that there may be none
-    others = (distribution.version for distribution in distributions(name=name))
-    found = found or next(filter(None, others), None)
-    if found is None:
-        raise PackageNotFoundError(name)
-    return found
+    for distribution in distributions(name=name):
+        with contextlib.suppress(FileNotFoundError, KeyError):  # of newer releases of importlib.metadata
+            found: str | None = distribution.version  # the type does not say that there may be none
+            if found:
+                return found
+    raise PackageNotFoundError(name)
 
 
 def _installed(name: str, found: str, least: str) -> Finding:
