@@ -466,7 +466,7 @@ def test_a_range_is_repeated_as_a_whole_before_it_is_divided(
     server: ObjectServer, url: str, held: Hold, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead connection is likelier than a place that the store cannot read, and many parts may get more of these."""
-    monkeypatch.setenv("FFFS_DEADLINE", "8")  # a server is slow after a quarter of a second
+    monkeypatch.setenv("FFFS_DEADLINE", "8")  # the range is repeated after two seconds; a busy machine may need one
     with fffs.FileReader(url, cache="off") as reader:
         server.requests.clear()
         server.faults = [held.hold]
@@ -719,9 +719,6 @@ def test_an_interrupted_batch_is_not_used_any_more(monkeypatch: pytest.MonkeyPat
     assert ended.is_set()
 
 
-OPEN_PARTS = "import fffs, sys; fffs.FileReader(sys.argv[1:])"
-
-
 def test_a_cancelled_task_does_not_delay_the_end_of_asyncio(
     url: str, held: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -737,6 +734,9 @@ def test_a_cancelled_task_does_not_delay_the_end_of_asyncio(
         begin = time.monotonic()
         asyncio.run(give_up())
         assert time.monotonic() - begin < 10
+
+
+OPEN_PARTS = "import fffs, sys; fffs.FileReader(sys.argv[1:])"
 
 
 def test_an_interrupt_ends_the_opening_of_parts(server: ObjectServer, url: str, held: Hold) -> None:

@@ -208,10 +208,9 @@ def test_json_and_other_types_that_are_stored_as_bytes_stay_as_they_are(tmp_path
         assert bytes(reader.read_one(0)) == b'{"a": 0}'
 
 
-@pytest.mark.parametrize("fields", [{"a": 1}, {"a": 2**63 - 1}])
-def test_fields_of_one_name_are_not_lost(tmp_path: Path, fields: dict[str, int]) -> None:
-    kind = pa.timestamp("us") if fields["a"] > 1 else pa.int64()
-    values = pa.array([fields["a"]], pa.int64()).cast(kind)
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("ns")], ids=str)
+def test_fields_of_one_name_are_not_lost(tmp_path: Path, kind: Any) -> None:
+    values = pa.array([2**63 - 1], pa.int64()).cast(kind)
     twice = pa.StructArray.from_arrays([values, values], fields=[pa.field("a", kind), pa.field("a", kind)])
     path = write_table(tmp_path / "x.arrow", pa.table({"s": twice}))
     with pytest.raises(MetadataError, match=r"duplicate field names|several fields of one name"):
