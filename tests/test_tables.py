@@ -8,9 +8,11 @@ import os
 import random
 import re
 import resource
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,10 @@ def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
     columns = {
         "t": (1, pa.time64("ns"), b'"00:00:00.000000001"'),
         "s": (1, pa.timestamp("ns"), b'"1970-01-01 00:00:00.000000001"'),
+        "utc": (1, pa.timestamp("ns", "UTC"), b'"1970-01-01 00:00:00.000000001Z"'),
+        "east": (1, pa.timestamp("ns", "+02:30"), b'"1970-01-01 02:30:00.000000001+0230"'),
+        "west": (-1, pa.timestamp("ns", "-0330"), b'"1969-12-31 20:29:59.999999999-0330"'),
+        "summer": (4 * 10**18, pa.timestamp("ns", "Europe/Berlin"), b'"2096-10-02 09:06:40.000000000+0200"'),
         "d": (-1, pa.duration("ns"), b'"-1 day, 23:59:59.999999999"'),
         "whole": (10**9, pa.duration("ns"), b'"0:00:01"'),
         "list": ([1, None], pa.list_(pa.timestamp("ns")), b'["1970-01-01 00:00:00.000000001", null]'),
@@ -197,6 +203,62 @@ def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
     assert pack_contents(tmp_path / "y.ffr") == pack_contents(tmp_path / "z.ffr") == wanted
 
 
+def write_int96(path: Path, values: list[Any], unit: str, **options: Any) -> Path:
+    kinds = {"t": pa.timestamp(unit), "l": pa.list_(pa.timestamp(unit)), "s": pa.struct({"n": pa.timestamp(unit)})}
+    columns = {"t": values, "l": [[value, None] for value in values], "s": [{"n": value} for value in values]}
+    maps = pa.array([[("k", value)] for value in values], pa.map_(pa.string(), pa.timestamp(unit)))
+    arrays = {name: pa.array(columns[name], kind) for name, kind in kinds.items()}
+    other = pa.array([1] * len(values), pa.timestamp("us"))
+    table = pa.table({**arrays, "m": maps, "other": other, "pair": pa.StructArray.from_arrays([other], ["us"])})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=2, **options)
+    return path
+
+
+@pytest.mark.parametrize("stores_schema", [False, True])
+def test_times_of_int96_do_not_overflow(tmp_path: Path, stores_schema: bool) -> None:
+    """As tables of Spark have, for which 9999-12-31 is the end of what has none."""
+    days = [datetime(2024, 5, 6, 7), None, datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]
+    path = write_int96(tmp_path / "x.parquet", days, "us", store_schema=stores_schema)
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    found = pack_contents(tmp_path / "y.ffr")
+    for row, day in enumerate(days):
+        text = None if day is None else str(day)
+        assert found.get(b"%06d.t" % row, b"null") == json.dumps(text).encode()
+        assert json.loads(found[b"%06d.l" % row]) == [text, None]
+        assert json.loads(found[b"%06d.s" % row]) == {"n": text}
+        assert json.loads(found[b"%06d.m" % row]) == [["k", text]]
+        assert found[b"%06d.other" % row] == b'"1970-01-01 00:00:00.000001"'
+
+
+def test_times_of_int96_keep_their_nanoseconds(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    write_int96(folder / "1.parquet", [10**9], "ns")
+    write_int96(folder / "2.parquet", [-1, None], "ns")
+    fffs.convert(folder, tmp_path / "y.ffr", warn=quiet)
+    found = pack_contents(tmp_path / "y.ffr")
+    assert found[b"000000.t"] == b'"1970-01-01 00:00:01.000000000"'
+    assert found[b"000001.l"] == b'["1969-12-31 23:59:59.999999999", null]'
+
+    write_int96(folder / "2.parquet", [datetime(9999, 12, 31)], "us")
+    write_int96(folder / "1.parquet", [1], "ns")
+    with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds, and others beyond the years 1677"):
+        fffs.convert(folder, tmp_path / "z.ffr", warn=quiet)
+
+
+def test_times_of_int96_before_1970_that_older_releases_of_pyarrow_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"t": pa.array([-1500, 10**9], pa.timestamp("us"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False)
+    day, epoch = 86_400 * 10**9, 2_440_588
+    right = struct.pack("<qi", day - 1_500_000, epoch - 1)
+    written = struct.pack("<qi", -1_500_000, epoch)
+    path.write_bytes(path.read_bytes().replace(right, written))
+    assert path.read_bytes().count(written) == 1
+    fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr")[b"000000.t"] == b'"1969-12-31 23:59:59.998500000"'
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_json_and_other_types_that_are_stored_as_bytes_stay_as_they_are(tmp_path: Path, name: str) -> None:
     columns = {"j": pa.array(['{"a": 0}', None], pa.json_()), "u": pa.array([bytes(range(16)), None], pa.uuid())}
@@ -208,6 +270,20 @@ def test_json_and_other_types_that_are_stored_as_bytes_stay_as_they_are(tmp_path
         assert bytes(reader.read_one(0)) == b'{"a": 0}'
 
 
+def test_a_uuid_or_json_is_not_taken_for_the_column_of_records(tmp_path: Path) -> None:
+    identity = pa.array([bytes(range(16))], pa.uuid())
+    about = pa.array(["{}"], pa.json_())
+    for columns, wanted in (
+        ({"id": identity, "x": pa.array(["text"]), "about": about}, b"text"),
+        ({"id": identity, "x": pa.array([b"image"]), "about": about}, b"image"),
+        ({"id": identity, "about": about}, bytes(range(16))),
+        ({"about": about, "n": pa.array([1])}, b"{}"),
+    ):
+        path = write_table(tmp_path / "x.parquet", pa.table(columns))
+        fffs.convert(path, tmp_path / "y.tfrecord", force=True, warn=quiet)
+        assert records_of(tmp_path / "y.tfrecord") == [wanted]
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("ns")], ids=str)
 def test_fields_of_one_name_are_not_lost(tmp_path: Path, kind: Any) -> None:
     values = pa.array([2**63 - 1], pa.int64()).cast(kind)
@@ -215,6 +291,13 @@ def test_fields_of_one_name_are_not_lost(tmp_path: Path, kind: Any) -> None:
     path = write_table(tmp_path / "x.arrow", pa.table({"s": twice}))
     with pytest.raises(MetadataError, match=r"duplicate field names|several fields of one name"):
         fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+
+
+def test_a_time_of_an_unknown_zone_is_an_error(tmp_path: Path) -> None:
+    for unit in ("ns", "us"):
+        path = write_table(tmp_path / "x.arrow", pa.table({"t": pa.array([1], pa.timestamp(unit, "Mars/Base"))}))
+        with pytest.raises(MetadataError, match="Mars/Base"):
+            fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
 
 
 def test_bytes_of_nested_extension_types_are_refused(tmp_path: Path) -> None:

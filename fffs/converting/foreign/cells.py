@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import zoneinfo
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
+
+import numpy as np
 
 from fffs.converting.foreign.items import Bytes
 from fffs.granular.optional import library
 
 Fail = Callable[[str], Exception]
+
+_OFFSET: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)")
 
 _PLAIN: Final = (
     "is_binary",
@@ -115,7 +122,10 @@ def _value(cell: Any) -> Any:
     if not cell.is_valid:
         return None
     if _is_nanoseconds(cell.type):
-        return _duration(cell.value) if types.is_duration(cell.type) else cell.cast("string").as_py()
+        if types.is_duration(cell.type):
+            return _duration(cell.value)
+        zone = getattr(cell.type, "tz", None)
+        return _zoned(cell.value, zone) if zone else cell.cast("string").as_py()
     if types.is_struct(cell.type):
         if len({field.name for field in cell.type}) < cell.type.num_fields:
             raise ValueError("a struct has several fields of one name")
@@ -136,9 +146,33 @@ def _beyond(cell: Any) -> str:
     """Return a time of a year that Python does not have, as those that databases use as infinity: in Arrow's words."""
     if not getattr(cell.type, "tz", None):
         return str(cell.cast("string"))
+    _zone(cell.type.tz)  # so that a pack does not depend on the zones that this machine has
     # With a time zone, Arrow writes another year than 40000, for example.
     text = str(cell.cast(library("pyarrow", "reading tables").timestamp(cell.type.unit)).cast("string"))
     return text if text.startswith("<") else f"{text}+00:00"
+
+
+def _zoned(nanoseconds: int, zone: str) -> str:
+    """Return a time with its zone, in Arrow's form.
+
+    Arrow itself needs the system's zones for that, which containers may lack, even for UTC; before release 22, it
+    refuses offsets; and behind 2037, it ignores summer time.
+    """
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    time = datetime.datetime.fromtimestamp(seconds, _zone(zone))
+    return f"{time:%Y-%m-%d %H:%M:%S}.{rest:09}{'Z' if zone == 'UTC' else f'{time:%z}'}"
+
+
+@cache
+def _zone(name: str) -> datetime.tzinfo:
+    offset = _OFFSET.fullmatch(name)
+    if offset:
+        ahead = datetime.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        return datetime.timezone(-ahead if offset[1] == "-" else ahead)
+    try:
+        return datetime.timezone.utc if name == "UTC" else zoneinfo.ZoneInfo(name)
+    except zoneinfo.ZoneInfoNotFoundError:
+        raise ValueError(f"there is no time zone {name!r} here; pip install tzdata") from None
 
 
 def _duration(nanoseconds: int) -> str:
@@ -160,7 +194,13 @@ def _embedded(cell: Any, fail: Fail) -> Bytes | None:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogateescape")
+    return json.dumps(value, ensure_ascii=False, default=_text).encode("utf-8", "surrogateescape")
+
+
+def _text(value: Any) -> float | str:
+    """Return what JSON has for an object."""
+    # Before release 21 of pyarrow, numbers of 16 bits are objects of numpy.
+    return float(value) if isinstance(value, np.floating) else str(value)
 
 
 def _types() -> Any:

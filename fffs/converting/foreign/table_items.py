@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fffs.base.memory import available_memory
 from fffs.converting.foreign.cells import cells_of, has_nested_bytes, holds_bytes, is_embedded_file, stored
+from fffs.converting.foreign.int96 import Int96Needs, has_int96, int96_columns
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.errors import FffsError, FormatError, MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File, FileStream
@@ -92,6 +93,7 @@ class TableItems(ForeignItems):
                 schema = schema.remove_metadata()
                 names = schema.names
                 str(schema)
+                list(map(has_nested_bytes, schema.types))  # fails if a type is nested too deep
             if found is not None and not found.equals(schema):
                 first = self.open_files[0].name
                 raise FormatError(f"{file.name}: has other columns than {first}; convert it separately")
@@ -179,7 +181,9 @@ class TableItems(ForeignItems):
     def _column(self, column: str | None) -> str:
         names = [name for name in self._schema.names if holds_bytes(self._type(name))]
         if column is None:
-            binary = [name for name in names if not self._is_text(name)] or names
+            # A UUID or JSON beside one column of bytes or text is what that is called by, or says about it.
+            plain = [name for name in names if self._type(name) == self._schema.field(name).type] or names
+            binary = [name for name in plain if not self._is_text(name)] or plain
             if len(binary) == 1:
                 return str(binary[0])
             known = ", ".join(names) or "none has bytes"
@@ -217,7 +221,14 @@ class TableItems(ForeignItems):
 class ParquetItems(TableItems):
     """Rows of Parquet files."""
 
-    def _open(self, file: File, columns: Sequence[str] = ()) -> Any:
+    def _load(self) -> None:
+        self._unit, self._has_int96 = "us", False
+        super()._load()
+        if self._has_int96 and self._int96_needs_nanoseconds():
+            self._unit = "ns"
+            super()._load()
+
+    def _open(self, file: File, columns: Sequence[str] = (), unit: str | None = None) -> Any:
         with decoding(file.name):
             parquet = library("pyarrow.parquet", f"{self.shown}: reading it")
             return parquet.ParquetFile(
@@ -226,11 +237,29 @@ class ParquetItems(TableItems):
                 pre_buffer=False,
                 page_checksum_verification=True,
                 read_dictionary=list(columns),
+                coerce_int96_timestamp_unit=unit or self._unit,
             )
+
+    def _int96_needs_nanoseconds(self) -> bool:
+        """Return whether times of INT96 have nanoseconds, which their type does not say."""
+        needs = Int96Needs()
+        for file in self.open_files:
+            pair = [self._open(file, unit=unit) for unit in ("ns", "us")]
+            with decoding(file.name):
+                columns = int96_columns(*(each.schema_arrow for each in pair))
+                needs.see(zip(*(_batches(each, columns) for each in pair), strict=True))
+        if needs.has_digits and needs.overflows:
+            raise UnsupportedError(
+                f"{self.shown}: has INT96 times with nanoseconds, and others beyond the years 1677 to 2262; "
+                "write them as another type, such as TIMESTAMP_MICROS"
+            )
+        return needs.has_digits
 
     def schema_of(self, file: File) -> Any:
         """As in ``TableItems``."""
-        return self._open(file).schema_arrow
+        opened = self._open(file)
+        self._has_int96 |= has_int96(opened.schema)
+        return opened.schema_arrow
 
     def rows_of(self, file: File) -> int:
         """As in ``TableItems``."""
@@ -240,11 +269,7 @@ class ParquetItems(TableItems):
         """As in ``TableItems``. Values that a file has once, for many rows, are in memory once."""
         opened = self._open(file, [place for name in columns for place in self._places(name)])
         with decoding(file.name):
-            for k in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
-                group = opened.metadata.row_group(k)
-                rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
-                rows = max(min(rows, BATCH_ROWS), 1)
-                yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
+            yield from _batches(opened, columns)
 
     def _places(self, column: str) -> list[str]:
         """Return what may be read as a dictionary: the bytes in a column."""
@@ -252,6 +277,15 @@ class ParquetItems(TableItems):
         if is_embedded_file(kind):
             return [f"{column}.{BYTES}", f"{column}.{PATH}"]
         return [column] if holds_bytes(kind) else []
+
+
+def _batches(opened: Any, columns: list[str]) -> Iterator[Any]:
+    """Yield columns of a Parquet file, a few rows at a time."""
+    for k in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
+        group = opened.metadata.row_group(k)
+        rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        rows = max(min(rows, BATCH_ROWS), 1)
+        yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
 
 
 class ArrowItems(TableItems):
