@@ -18,6 +18,7 @@ import pytest
 import torch
 from builders import record_file
 from inside import elastic, permutation
+from torch.utils.data import DistributedSampler
 from torch_samples import WARNINGS, Noisy, Numbers, Tagged, begun, plain, write
 
 from fffs.errors import UsageError
@@ -194,6 +195,13 @@ def test_an_abandoned_iterator_does_not_disturb_the_next() -> None:
 def test_impossible_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         ElasticBatchSampler(**{"dataset": N, "batch_size": 4, **arguments})
+
+
+def test_a_sampler_is_no_data_set() -> None:
+    """Lightning makes a batch sampler anew with the samples of one rank, which would be divided once more."""
+    own = DistributedSampler(range(N), num_replicas=2, rank=0)
+    with pytest.raises(UsageError, match=r"not a DistributedSampler: .* use_distributed_sampler=False"):
+        ElasticBatchSampler(own, batch_size=4, drop_last=False)
 
 
 def test_the_rank_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

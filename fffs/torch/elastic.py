@@ -123,9 +123,14 @@ class ElasticBatchSampler(Sampler[list[int]]):
                 the division of a step among the ranks changes, not the order. Each rank then computes the samples of
                 all ranks.
 
-        Raises UsageError: a number is out of range.
+        Raises UsageError: a number is out of range, or a sampler is given as the data set.
 
         """
+        if isinstance(dataset, Sampler):  # as Lightning does, which makes batch samplers anew
+            raise UsageError(
+                f"ElasticBatchSampler needs the data set, not a {type(dataset).__name__}: it divides the samples among "
+                "the ranks by itself; with Lightning, use_distributed_sampler=False is needed"
+            )
         self.rank, self.ranks = _ranks(rank, ranks)
         self._told = rank is not None
         self.samples = operator.index(dataset) if not isinstance(dataset, Sized) else len(dataset)
