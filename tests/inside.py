@@ -58,6 +58,7 @@ fffs.objects.access=object_access
 fffs.objects.http_settings
 fffs.objects.block_cache
 fffs.objects.client=object_client
+fffs.objects.lasting
 fffs.objects.connection=store_connection
 fffs.objects.part_sender
 fffs.objects.remote=object_remote
@@ -183,9 +184,10 @@ fffs.native: ffi lib
 fffs.native.checksums: CHECKSUMS=KINDS_OF_CHECKSUMS CHECK_CRC32 CHECK_CRC32C CHECK_NONE crc32 crc32_combine crc32c
 fffs.native.checksums: mask=mask_crc32c unmask=unmask_crc32c
 fffs.native.engine: BLOCK REQUEST
-fffs.objects.answering: _without_markers=without_markers entry_of
+fffs.objects.answering: Answerer _without_markers=without_markers entry_of
 fffs.objects.azure_sas: sas_query
 fffs.objects.client: SignedUrl list_entries list_objects sign
+fffs.objects.lasting: LastingStore
 fffs.objects.names: ObjectName absolute=absolute_name base_name is_remote is_url join_url parse_url shown=shown_name
 fffs.objects.new_object: NewObject
 fffs.objects.overrides: with_absolute_paths

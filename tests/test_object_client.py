@@ -363,11 +363,20 @@ def test_signatures_of_azure_are_those_of_obstore_for_simple_keys(
         sas_query("acc", "?", "box", "x", fields["st"], fields["se"])
 
 
+def make_key() -> str:
+    made = subprocess.run(["openssl", "genpkey", "-algorithm", "RSA"], check=True, capture_output=True, text=True)
+    return made.stdout
+
+
+def write_account(path: Path, key: str, who: str) -> None:
+    account = {"type": "service_account", "private_key": key, "client_email": who, "private_key_id": "1"}
+    path.write_text(json.dumps({**account, "token_uri": "https://localhost/"}))
+
+
 def test_keys_that_google_would_take_for_others_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clear_environment(monkeypatch, tmp_path)
-    key = subprocess.run(["openssl", "genpkey", "-algorithm", "RSA"], check=True, capture_output=True, text=True).stdout
-    account = {"type": "service_account", "private_key": key, "client_email": "a@b", "private_key_id": "1"}
-    (tmp_path / "account").write_text(json.dumps({**account, "token_uri": "https://localhost/"}))
+    key = make_key()
+    write_account(tmp_path / "account", key, "a@b")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account"))
     signed = []
     for odd in ODD_KEYS:
@@ -378,6 +387,15 @@ def test_keys_that_google_would_take_for_others_are_refused(monkeypatch: pytest.
             continue
         signed.pop()
     assert set(ODD_KEYS) - set(signed) <= {"odd/%2F", "odd/100%", "odd/a?b", "odd/a#b"}
+
+
+def test_a_changed_account_of_google_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clear_environment(monkeypatch, tmp_path)
+    key, path = make_key(), tmp_path / "account"
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    for who in ("a@b", "another@b"):
+        write_account(path, key, who)
+        assert f"X-Goog-Credential={urllib.parse.quote(who)}" in sign(parse_url("gs://box/x")).url
 
 
 def write_profiles(home: Path, weed: Weed) -> None:

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from inside import Guard, NewObject, ObstoreWrites, object_client
+from inside import Answerer, Guard, LastingStore, NewObject, ObstoreWrites, lasting, object_client
 from mounting import wait_until
 from object_server import Answer, ObjectServer, Request, late, lost, refusal, serving, status
 from obstore.exceptions import GenericError
@@ -38,11 +41,15 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectSe
         object_client._owner.end()
 
 
+def give_keys(server: ObjectServer, token: str) -> None:
+    keys = {"AccessKeyId": "a", "SecretAccessKey": "b" * 20, "Token": token, "Expiration": "2100-01-01T00:00:00Z"}
+    server.put("keys", json.dumps(keys).encode())
+
+
 @pytest.fixture
 def role(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keys that only obstore gets, those of a container."""
-    keys = {"AccessKeyId": "a", "SecretAccessKey": "b" * 20, "Token": "c" * 20, "Expiration": "2100-01-01T00:00:00Z"}
-    server.put("keys", json.dumps(keys).encode())
+    give_keys(server, "c" * 20)
     (tmp_path / "token").write_text("token")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/keys")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
@@ -260,7 +267,7 @@ def test_requests_with_many_bytes_have_more_time_than_others(server: ObjectServe
 
     for size, put in ((2 << 20, True), (1, False)):
         (tmp_path / "file").write_bytes(bytes(size))
-        writes = ObstoreWrites(make("1s"), lambda: make("30s"))
+        writes = ObstoreWrites(LastingStore(partial(make, "1s")), LastingStore(partial(make, "30s")))
         server.writing["put"] = [late(2)]
         with (tmp_path / "file").open("rb") as file:
             try:
@@ -268,6 +275,27 @@ def test_requests_with_many_bytes_have_more_time_than_others(server: ObjectServe
                 assert put
             except GenericError:
                 assert not put
+
+
+# ---------------------------------------------------------------- machines that sleep
+
+
+@pytest.mark.usefixtures("role")
+def test_a_role_is_asked_for_keys_again_after_the_machine_slept(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answerer = Answerer()
+
+    def token() -> str:
+        asked = {"do": "sign", "scheme": "s3", "bucket": "b", "key": "x", "seconds": 600}
+        return parse_qs(urlsplit(answerer.answer(asked)["url"]).query)["X-Amz-Security-Token"][0]
+
+    assert token() == "c" * 20
+    give_keys(server, "d" * 20)
+    assert token() == "c" * 20  # they have not ended
+    slept = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic)
+    monkeypatch.setattr(lasting, "time", slept)
+    assert token() == "d" * 20
 
 
 # ---------------------------------------------------------------- writers that are interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import secrets
@@ -13,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from fffs.errors import AccessError, UsageError
+from fffs.objects.lasting import LastingStore
 from fffs.objects.protocol import Message
 from fffs.objects.s3_list import PAGE, Entry, list_pages, milliseconds, quoted
 from fffs.objects.s3_requests import DEADLINE, S3Requests, refuse_socks
@@ -31,7 +33,7 @@ class Answerer:
 
     def __init__(self) -> None:
         self._settings = StoreSettings(take_environment())
-        self._stores: dict[tuple[str, str], Any] = {}
+        self._stores: dict[tuple[str, str], LastingStore] = {}
         self._listings: OrderedDict[str, Iterator[list[Entry]]] = OrderedDict()
         self._uploads: dict[tuple[str, str], Uploads] = {}
         self._lock = threading.Lock()
@@ -56,11 +58,14 @@ class Answerer:
             return self._find_uploads(scheme, bucket).answer(request)
         raise ValueError(f"there is no operation {operation!r}")
 
-    def _store(self, scheme: str, bucket: str) -> Any:
+    def _store(self, scheme: str, bucket: str) -> LastingStore:
+        """Return a store that was made."""
         with self._lock:
             store = self._stores.get((scheme, bucket))
             if store is None:
-                store = self._stores[scheme, bucket] = self._settings.make(scheme, bucket)
+                store = LastingStore(functools.partial(self._settings.make, scheme, bucket))
+                self._stores[scheme, bucket] = store
+            store.get()
         return store
 
     def abort_uploads(self) -> None:
@@ -88,7 +93,7 @@ class Answerer:
     # ------------------------------------------------------------ signing
 
     def _sign(self, scheme: str, bucket: str, key: str, seconds: int) -> Message:
-        store = self._store(scheme, bucket)
+        store = self._store(scheme, bucket).get()
         if self._settings.is_anonymous(scheme):
             return {"url": _exact(self._settings.plain_url(scheme, bucket, key), key), "seconds": None}
         if scheme == "az":
@@ -144,7 +149,7 @@ class Answerer:
         """Return the pages of a listing of a folder."""
         scheme, bucket = request["scheme"], request["bucket"]
         after, delimiter = request.get("after"), bool(request.get("delimiter"))
-        store, folder = self._store(scheme, bucket), request["key"].rstrip("/")
+        store, folder = self._store(scheme, bucket).get(), request["key"].rstrip("/")
         if scheme == "s3" and (requests := S3Requests(self._settings, bucket)).are_possible:
             prefix, deadline = f"{folder}/" if folder else "", float(request.get("deadline", DEADLINE))
             return _without_markers(list_pages(requests, prefix, after, delimiter, deadline))

@@ -53,10 +53,11 @@ def read_profile(environment: Mapping[str, str]) -> dict[str, str]:
 
 def profile_stamps(environment: Mapping[str, str]) -> tuple[object, ...]:
     """Return what changes when the files of profiles do."""
-    return tuple(_stamp(path) for path in profile_files(environment))
+    return tuple(stamp(path) for path in profile_files(environment))
 
 
-def _stamp(path: str) -> object:
+def stamp(path: str) -> object:
+    """Return what changes when a file does, or None if there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -22,6 +22,7 @@ from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 from fffs.objects.aws_profile import profile_stamps
 from fffs.objects.connection import ConnectionLostError, StoreConnection
 from fffs.objects.describing import CHECK
+from fffs.objects.google_files import google_stamps
 from fffs.objects.http_settings import deadline
 from fffs.objects.names import ObjectName, require_object
 from fffs.objects.protocol import Message
@@ -222,12 +223,12 @@ def access_error(name: ObjectName, detail: str) -> AccessError:
 
 
 def _fingerprint() -> bytes:
-    """Return what changes when settings of stores change: a hash of variables and of the state of AWS's files."""
+    """Return what changes when settings of stores change: a hash of variables and of the state of files."""
     environment = os.environ
     variables = {
         key: value for key, value in environment.items() if key.upper().startswith(_PREFIXES) or key.upper() in _NAMES
     }
-    state = sorted(variables.items()), profile_stamps(environment)
+    state = sorted(variables.items()), profile_stamps(environment), google_stamps(environment)
     return hashlib.sha256(repr(state).encode(errors="surrogateescape")).digest()
 
 

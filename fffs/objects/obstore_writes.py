@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar
 
 from fffs.objects.describing import STATUS, ObjectExistsError
+from fffs.objects.lasting import LastingStore
 from fffs.objects.protocol import NONE_THERE, Condition
 from fffs.objects.sending import AGAIN
 
@@ -37,14 +38,17 @@ class StoppedError(Exception):
 class ObstoreWrites:
     """Writes to one bucket. Thread-safe. Methods raise what obstore raises, and StoppedError after ``stop``."""
 
-    def __init__(self, store: Any, make_sending: Callable[[], Any]) -> None:
-        """make_sending: returns the store for requests with many bytes, which take their time."""
-        self._store, self._make_sending = store, make_sending
-        self._sending: Any = None
+    def __init__(self, store: LastingStore, sending: LastingStore) -> None:
+        """sending: for requests with many bytes, which take their time."""
+        self._lasting, self._sending = store, sending
         self._has_answered = False  # otherwise its address may be wrong
         self._stopped = threading.Event()
         self._changed = threading.Condition()
         self._uploads = 0
+
+    @property
+    def _store(self) -> Any:
+        return self._lasting.get()
 
     def stop(self, patience: float) -> None:
         """Abort all uploads, and wait for so many seconds until they are, or complete."""
@@ -138,7 +142,7 @@ class ObstoreWrites:
 
         part = max(_PART, -(-size // _MOST_PARTS))
         with self._uploading():
-            obstore.put(self._sender(), key, pieces(), chunk_size=part, max_concurrency=_AT_ONCE)
+            obstore.put(self._sending.get(), key, pieces(), chunk_size=part, max_concurrency=_AT_ONCE)
 
     @contextlib.contextmanager
     def _uploading(self) -> Iterator[None]:
@@ -154,7 +158,7 @@ class ObstoreWrites:
 
     def _put_whole(self, key: str, data: bytes, condition: Condition) -> None:
         obstore, errors = importlib.import_module("obstore"), importlib.import_module("obstore.exceptions")
-        store = self._store if len(data) <= _SMALL else self._sender()
+        store = self._store if len(data) <= _SMALL else self._sending.get()
         mode: Any = "create" if condition == NONE_THERE else condition or "overwrite"
         try:
             obstore.put(store, key, data, mode=mode, use_multipart=False)
@@ -163,11 +167,6 @@ class ObstoreWrites:
                 raise
             self._refuse_other(key, condition)  # the store has no conditions
             obstore.put(store, key, data, use_multipart=False)
-
-    def _sender(self) -> Any:
-        if self._sending is None:  # of two threads, one replaces the other's
-            self._sending = self._make_sending()
-        return self._sending
 
     def _refuse_other(self, key: str, condition: Condition) -> None:
         """Raise ObjectExistsError if a condition does not hold."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from fffs.errors import AccessError, UsageError
 from fffs.objects.aws_profile import INDIRECT, certificates_file, is_indirect, profile_name, read_profile
 from fffs.objects.azure_sas import sas_query
+from fffs.objects.google_files import has_default_credentials
 from fffs.objects.names import check_endpoint, is_plain_allowed, is_true
 from fffs.objects.redacting import secrets_of
 from fffs.objects.sigv4 import Keys
@@ -30,7 +31,6 @@ _CONTAINER: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 _CONTAINER_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 _METADATA: Final = "169.254.169.254"
 _GOOGLE: Final = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY")
-_GOOGLE_FILE: Final = "~/.config/gcloud/application_default_credentials.json"
 _AZURE_KEYS: Final = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _AZURE_TOKENS: Final = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY", "AZURE_SAS_TOKEN")
 # With one of these, or the beginning of one, obstore does not ask the machine for credentials.
@@ -114,8 +114,7 @@ class StoreSettings:
         Raises UsageError, AccessError, and what obstore raises.
         """
         if scheme == "gs":
-            has_file = os.path.exists(os.path.expanduser(_GOOGLE_FILE))
-            if not (has_file or self.is_anonymous("gs") or self._first(*_GOOGLE)):
+            if not (has_default_credentials() or self.is_anonymous("gs") or self._first(*_GOOGLE)):
                 self._require_role()
             return _library().GCSStore(bucket, client_options=self._client("", timeout), retry_config=_RETRY)
         if scheme == "az":

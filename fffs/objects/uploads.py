@@ -15,12 +15,13 @@ import threading
 from datetime import datetime
 from errno import ENOENT
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from xml.sax.saxutils import escape, unescape
 
 from fffs.errors import AccessError, UsageError
 from fffs.files.inodes import place
 from fffs.objects.describing import ObjectExistsError
+from fffs.objects.lasting import LastingStore
 from fffs.objects.obstore_writes import ObstoreWrites
 from fffs.objects.protocol import NONE_THERE, Message
 from fffs.objects.s3_requests import DEADLINE, S3Requests, refuse_socks
@@ -42,10 +43,11 @@ _SENDING: Final = "300s"  # for a request of obstore; 64 MiB need 2 MBit/s then
 class Uploads:
     """Uploads to one bucket of a store. Thread-safe."""
 
-    def __init__(self, settings: StoreSettings, store: Any, scheme: str, bucket: str) -> None:
+    def __init__(self, settings: StoreSettings, store: LastingStore, scheme: str, bucket: str) -> None:
         self._settings, self._scheme, self._bucket = settings, scheme, bucket
         self._requests = S3Requests(settings, bucket)
-        self._obstore = ObstoreWrites(store, lambda: settings.make(scheme, bucket, _SENDING))
+        sending = LastingStore(functools.partial(settings.make, scheme, bucket, _SENDING))
+        self._obstore = ObstoreWrites(store, sending)
         self._lock = threading.Condition()
         self._unfinished: dict[str, str] = {}  # id -> key
         self._beginning = 0
