@@ -373,6 +373,23 @@ def test_nothing_is_removed_from_a_file_system_that_other_machines_use(
     assert path.is_dir()
 
 
+def test_nothing_is_opened_where_nothing_can_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of autofs, that would mount again what has just been unmounted."""
+    opened: list[str] = []
+    real = os.open
+
+    def note(path: str, *args: int, **kwargs: int) -> int:
+        opened.append(path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", note)
+    remove_left("/proc/self")
+    assert "/proc" in opened
+    assert "self" not in opened
+    remove_left(str(tmp_path))
+    assert tmp_path.name in opened
+
+
 def test_a_copy_of_a_mount_point_that_was_left_is_not_removed(tmp_path: Path) -> None:
     left, copy = tmp_path / "left", tmp_path / "copy"
     left.mkdir()

@@ -256,6 +256,8 @@ def _remove(path: str, made: AbstractSet[bytes]) -> bool:
     except FileNotFoundError:
         return True
     try:
+        if not is_of_this_machine(parent):  # as what is in it; and in autofs, to open a name mounts something there
+            return False
         fd = os.open(name, FOLDER, dir_fd=parent)
         try:
             if not _is_removable(fd, parent, made) or not is_named(parent, os.fsencode(name), fd):
