@@ -26,7 +26,8 @@ class ElasticOrder(Order):
         self._seed = zlib.crc32(str(sampler.seed).encode())  # the same on all ranks, and after a resume
 
     def __len__(self) -> int:
-        return max(len(self.sampler) - (0 if self.sampler.start.taken else self.step), 0)
+        # Not of what is left of a resumed epoch: trainers ask once, and keep the number for all epochs.
+        return max(self.batches - self.step, 0)
 
     def begin(self) -> tuple[Epoch, Iterator[Any]]:
         """As in ``Order``. The number of the epoch is the sampler's, also after a resume or ``set_epoch``."""
