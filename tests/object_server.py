@@ -83,6 +83,7 @@ class ObjectServer:
     etags: dict[str, str] = field(default_factory=dict)  # of objects that were written in parts
     closes_early: bool = False  # connections are closed before the body of a request is read
     connections: int = 0
+    forgotten: int = 0  # as many connections, the first ones, get no answer any more
     sockets: list[socket.socket] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -183,6 +184,7 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with server.lock:
                 server.connections += 1
+                self.number = server.connections
                 server.sockets.append(self.connection)
 
         def do_GET(self) -> None:
@@ -198,6 +200,8 @@ def _handler(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 if server.faults:
                     server.faults.pop(0)(request, answer)
             time.sleep(answer.delay)
+            if self.number <= server.forgotten:
+                answer.hold = threading.Event()
             if answer.hold:
                 answer.hold.wait(60)
             with contextlib.suppress(OSError):

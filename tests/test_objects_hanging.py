@@ -27,7 +27,7 @@ import pytest
 from builders import small_disk
 from inside import Jobs, cache_settings, cache_upkeep, current_flag, engine, ffi, object_transfer
 from mounting import Mounts, in_namespace, libc, pack_files, wait_until
-from object_server import Answer, Fault, ObjectServer, Request, dripping, good, serving, status
+from object_server import Answer, Fault, ObjectServer, Request, dripping, good, late, serving, status
 
 import fffs
 from fffs.errors import SourceNotFoundError
@@ -473,6 +473,23 @@ def test_a_range_is_repeated_as_a_whole_before_it_is_divided(
         assert [bytes(record) for record in reader.read(range(40))] == [contents[f"{k:03}"] for k in range(40)]
     first, second = server.requests[:2]
     assert (first.start, first.end) == (second.start, second.end)
+
+
+def test_connections_that_a_gateway_forgot_are_not_tried_one_after_the_other(
+    server: ObjectServer, url: str, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "6")
+    with fffs.FileReader(url, cache="off") as reader:
+        server.always = late(0.1)  # so that there is a connection for each record
+        reader.read(APART)
+        server.always = None
+        assert server.connections > 10
+        server.forgotten = server.connections
+        for k in range(3):
+            assert bytes(reader.read([k])[0]) == contents[f"{k:03}"]
+        several = server.connections - server.forgotten
+        reader.read(APART)
+        assert several == 1, "the new connection is used again"
 
 
 def test_requests_that_wait_behind_others_keep_their_place(

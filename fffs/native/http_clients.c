@@ -2,11 +2,13 @@
  * theirs. In a forked child both processes would talk over one connection: the child closes its copies of the sockets, without a
  * word to the server, and begins with no client. */
 #include "http_clients.h"
+#include "clock.h"
 #include "fault.h"
 #include "fork.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -18,6 +20,9 @@ enum { IDLE_CLIENTS = 4 };
 
 /* Connections that each client may have, although all of them have too many. */
 enum { CLAIMED_LEAST = 4 };
+
+/* Seconds that a kept connection may be idle: as libcurl has it. */
+enum { IDLE_MOST = 118 };
 
 /* Bytes that libcurl receives at a time. */
 enum { RECEIVE_SIZE = 256 * 1024 };
@@ -32,8 +37,9 @@ static pthread_rwlock_t inside = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fffs_http_client *all, *idle; /* under the lock */
 static int idle_count;
-static int claimed;         /* by all; less than 0 in a child of fork that gives back what its parent took */
-static unsigned generation; /* of the settings that clients are made with */
+static int claimed;            /* by all; less than 0 in a child of fork that gives back what its parent took */
+static unsigned generation;    /* of the settings that clients are made with */
+static _Atomic int64_t silent; /* when a connection was silent last, on fffs_now's clock; 0: never */
 
 /* ---------------------------------------------------------------- sockets */
 
@@ -136,6 +142,20 @@ static int make_client(struct fffs_http_client **made)
     curl->multi_setopt(client->group, CURL_GROUP_KEPT, (long)FFFS_HTTP_CONNECTIONS);
     *made = client;
     return 0;
+}
+
+void fffs_http_note_silence(void)
+{
+    atomic_store(&silent, fffs_now());
+}
+
+long fffs_http_idle_most(void)
+{
+    int64_t when = atomic_load(&silent), age = (fffs_now() - when) / FFFS_SECOND;
+
+    if (!when || age > IDLE_MOST)
+        return IDLE_MOST;
+    return age ? (long)age : 1; /* 0 could mean that there is no limit */
 }
 
 void fffs_http_renew(void)

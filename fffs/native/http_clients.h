@@ -29,6 +29,13 @@ int fffs_http_take(struct fffs_http_client **client);
  * the process as connections, and 4 each. Thread-safe. */
 bool fffs_http_may_begin(struct fffs_http_client *client, int active);
 
+/* Notes that a connection is silent. Those that are idle at this moment may be dead as well, as when a gateway forgot them, and are not
+ * used again. Thread-safe. */
+void fffs_http_note_silence(void);
+
+/* Returns for how many seconds a kept connection may have been idle. Thread-safe. */
+long fffs_http_idle_most(void);
+
 /* Has clients made from now on, with fresh transfers and connections: settings changed. Thread-safe. */
 void fffs_http_renew(void);
 

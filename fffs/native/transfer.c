@@ -293,6 +293,7 @@ static void set_options(struct fffs_transfer *self)
     /* From https, redirections lead to https only. They are followed once: the address that they lead to is kept while it works. */
     curl->easy_setopt(self->handle, CURL_REDIRECT_PROTOCOLS, protocols);
     curl->easy_setopt(self->handle, CURL_FOLLOW, (long)self->use.follow);
+    curl->easy_setopt(self->handle, CURL_IDLE_MOST, fffs_http_idle_most());
     curl->easy_setopt(self->handle, CURL_CONNECT_TIMEOUT, connect < CONNECT_MOST ? connect : (long)CONNECT_MOST);
     curl->easy_setopt(self->handle, CURL_WRITE_FUNCTION, on_body);
     curl->easy_setopt(self->handle, CURL_WRITE_DATA, self);
@@ -475,6 +476,7 @@ void fffs_transfer_note_stall(struct fffs_transfer *self)
 {
     int64_t seconds = (fffs_now() - fffs_speed_stalls_since(&self->speed)) / FFFS_SECOND;
 
+    fffs_http_note_silence();
     if (!*self->text) /* of a server that did not end its answer that it refuses */
         snprintf(self->text, sizeof self->text, "hardly a byte came for %lld second%s", (long long)seconds,
                  seconds == 1 ? "" : "s");

@@ -49,7 +49,7 @@ bool fffs_transfer_found_nothing(struct fffs_transfer *self);
 /* Returns since when a transfer stalls, on fffs_now's clock. */
 int64_t fffs_transfer_stalls_since(const struct fffs_transfer *self);
 
-/* Notes that it was given up, for fffs_transfer_report. */
+/* Notes that it was given up, for fffs_transfer_report, and that its connection is silent. */
 void fffs_transfer_note_stall(struct fffs_transfer *self);
 
 /* Returns the -errno of a transfer that failed with this result of curl; *final: another try cannot succeed. */
