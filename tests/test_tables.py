@@ -209,7 +209,15 @@ def write_int96(path: Path, values: list[Any], unit: str, **options: Any) -> Pat
     maps = pa.array([[("k", value)] for value in values], pa.map_(pa.string(), pa.timestamp(unit)))
     arrays = {name: pa.array(columns[name], kind) for name, kind in kinds.items()}
     other = pa.array([1] * len(values), pa.timestamp("us"))
-    table = pa.table({**arrays, "m": maps, "other": other, "pair": pa.StructArray.from_arrays([other], ["us"])})
+    table = pa.table(
+        {
+            **arrays,
+            "m": maps,
+            "name": ["n"] * len(values),
+            "other": other,
+            "pair": pa.StructArray.from_arrays([other], ["us"]),
+        }
+    )
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=2, **options)
     return path
 
@@ -244,6 +252,8 @@ def test_times_of_int96_keep_their_nanoseconds(tmp_path: Path) -> None:
     write_int96(folder / "1.parquet", [1], "ns")
     with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds, and others beyond the years 1677"):
         fffs.convert(folder, tmp_path / "z.ffr", warn=quiet)
+    fffs.convert(folder, tmp_path / "z.tfrecord", column="name", warn=quiet)
+    assert records_of(tmp_path / "z.tfrecord") == [b"n"] * 2
 
 
 def test_times_of_int96_before_1970_that_older_releases_of_pyarrow_wrote(tmp_path: Path) -> None:

@@ -224,9 +224,12 @@ class ParquetItems(TableItems):
     def _load(self) -> None:
         self._unit, self._has_int96 = "us", False
         super()._load()
-        if self._has_int96 and self._int96_needs_nanoseconds():
-            self._unit = "ns"
-            super()._load()
+
+    def files(self) -> Iterator[tuple[bytes, Bytes]]:
+        """As in ``ForeignItems``."""
+        if self._has_int96:  # records are bytes, and need no times
+            self._unit, self._has_int96 = self._unit_of_int96(), False
+        return super().files()
 
     def _open(self, file: File, columns: Sequence[str] = (), unit: str | None = None) -> Any:
         with decoding(file.name):
@@ -240,8 +243,8 @@ class ParquetItems(TableItems):
                 coerce_int96_timestamp_unit=unit or self._unit,
             )
 
-    def _int96_needs_nanoseconds(self) -> bool:
-        """Return whether times of INT96 have nanoseconds, which their type does not say."""
+    def _unit_of_int96(self) -> str:
+        """Return the unit that keeps all times of INT96. Their type does not say what they need."""
         needs = Int96Needs()
         for file in self.open_files:
             pair = [self._open(file, unit=unit) for unit in ("ns", "us")]
@@ -253,7 +256,7 @@ class ParquetItems(TableItems):
                 f"{self.shown}: has INT96 times with nanoseconds, and others beyond the years 1677 to 2262; "
                 "write them as another type, such as TIMESTAMP_MICROS"
             )
-        return needs.has_digits
+        return "ns" if needs.has_digits else "us"
 
     def schema_of(self, file: File) -> Any:
         """As in ``TableItems``."""
