@@ -256,6 +256,17 @@ def test_times_of_int96_keep_their_nanoseconds(tmp_path: Path) -> None:
     assert records_of(tmp_path / "z.tfrecord") == [b"n"] * 2
 
 
+def test_files_with_int96_and_with_nanoseconds_are_one_table(tmp_path: Path) -> None:
+    """As where one program appends to what another one wrote."""
+    folder = tmp_path / "x"
+    folder.mkdir()
+    table = pa.table({"t": pa.array([1], pa.timestamp("ns"))})
+    pq.write_table(table, folder / "1.parquet", use_deprecated_int96_timestamps=True)
+    pq.write_table(table, folder / "2.parquet")
+    fffs.convert(folder, tmp_path / "y.ffr", warn=quiet)
+    assert set(pack_contents(tmp_path / "y.ffr").values()) == {b'"1970-01-01 00:00:00.000000001"'}
+
+
 def test_times_of_int96_before_1970_that_older_releases_of_pyarrow_wrote(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     table = pa.table({"t": pa.array([-1500, 10**9], pa.timestamp("us"))})

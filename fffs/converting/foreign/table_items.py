@@ -222,7 +222,7 @@ class ParquetItems(TableItems):
     """Rows of Parquet files."""
 
     def _load(self) -> None:
-        self._unit, self._has_int96 = "us", False
+        self._unit, self._has_int96 = "ns", False  # the type of INT96 for Arrow, as of other files of the same table
         super()._load()
 
     def files(self) -> Iterator[tuple[bytes, Bytes]]:
@@ -256,7 +256,7 @@ class ParquetItems(TableItems):
                 f"{self.shown}: has INT96 times with nanoseconds, and others beyond the years 1677 to 2262; "
                 "write them as another type, such as TIMESTAMP_MICROS"
             )
-        return "ns" if needs.has_digits else "us"
+        return "us" if needs.overflows else "ns"
 
     def schema_of(self, file: File) -> Any:
         """As in ``TableItems``."""
