@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,7 @@ def test_times_of_int96_keep_their_nanoseconds(tmp_path: Path) -> None:
 
     write_int96(folder / "2.parquet", [datetime(9999, 12, 31)], "us")
     write_int96(folder / "1.parquet", [1], "ns")
-    with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds, and others beyond the years 1677"):
+    with pytest.raises(UnsupportedError, match=r"has INT96 times with nanoseconds, or .*, and others beyond"):
         fffs.convert(folder, tmp_path / "z.ffr", warn=quiet)
     fffs.convert(folder, tmp_path / "z.tfrecord", column="name", warn=quiet)
     assert records_of(tmp_path / "z.tfrecord") == [b"n"] * 2
@@ -267,17 +267,48 @@ def test_files_with_int96_and_with_nanoseconds_are_one_table(tmp_path: Path) -> 
     assert set(pack_contents(tmp_path / "y.ffr").values()) == {b'"1970-01-01 00:00:00.000000001"'}
 
 
-def test_times_of_int96_before_1970_that_older_releases_of_pyarrow_wrote(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    table = pa.table({"t": pa.array([-1500, 10**9], pa.timestamp("us"))})
+DAY, EPOCH = 86_400 * 10**6, 2_440_588  # a day in microseconds, and the number of that which begins in 1970
+
+
+def write_old_int96(path: Path, values: list[int], unit: str) -> Path:
+    """Write times as older releases of pyarrow do: before 1970, a time of day is the next day less some nanoseconds."""
+    table = pa.table({"t": pa.array(values, pa.timestamp(unit))})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, compression="none", use_dictionary=False)
-    day, epoch = 86_400 * 10**9, 2_440_588
-    right = struct.pack("<qi", day - 1_500_000, epoch - 1)
-    written = struct.pack("<qi", -1_500_000, epoch)
-    path.write_bytes(path.read_bytes().replace(right, written))
-    assert path.read_bytes().count(written) == 1
-    fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
-    assert pack_contents(tmp_path / "y.ffr")[b"000000.t"] == b'"1969-12-31 23:59:59.998500000"'
+    data, factor = path.read_bytes(), 1 if unit == "ns" else 1000
+    for day, rest in (divmod(value * factor, DAY * 1000) for value in values):
+        if day < 0 < rest:
+            right = struct.pack("<Qi", rest, EPOCH + day)
+            assert data.count(right) == 1
+            data = data.replace(right, struct.pack("<qi", rest - DAY * 1000, EPOCH + day + 1))
+    path.write_bytes(data)
+    return path
+
+
+def test_times_of_int96_before_1970_that_older_releases_of_pyarrow_wrote(tmp_path: Path) -> None:
+    for unit, values, last in (("us", [-1500, 10**9], "8500000"), ("ns", [-1_499_001, 10**9], "8500999")):
+        path = write_old_int96(tmp_path / "x.parquet", values, unit)
+        fffs.convert(path, tmp_path / "y.ffr", warn=quiet, force=True)
+        assert pack_contents(tmp_path / "y.ffr")[b"000000.t"] == b'"1969-12-31 23:59:59.99%s"' % last.encode()
+
+
+@pytest.mark.parametrize("year", [1, 1500, 2299, 2500, 2900, 9999])
+def test_what_no_unit_of_int96_can_hold_is_refused(tmp_path: Path, year: int) -> None:
+    far = (datetime(year, 1, 1, 12) - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    path = write_old_int96(tmp_path / "x.parquet", [-1500, far], "us")
+    with pytest.raises(UnsupportedError, match="or before 1970 in the form of an older pyarrow, and others beyond"):
+        fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+
+
+def test_far_times_of_int96_of_other_writers(tmp_path: Path) -> None:
+    """All that Arrow reads 584 years ahead is there, also with nanoseconds: of an older Arrow, it might be 1969."""
+    far = (datetime(2300, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    path = write_old_int96(tmp_path / "x.parquet", [far], "us")
+    data = path.read_bytes().replace(b"parquet-cpp", b"another-one")
+    path.write_bytes(
+        data.replace(struct.pack("<Qi", 0, EPOCH + far // DAY), struct.pack("<Qi", 616, EPOCH + far // DAY))
+    )
+    with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds"):
+        fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
 
 
 @pytest.mark.parametrize("name", FORMS)

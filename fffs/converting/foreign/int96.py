@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fffs.granular.optional import library
 
-_ROUND: Final = 2**64 // 1000  # microseconds after which nanoseconds of 64 bits repeat
+_SHIFT: Final = 2**64  # nanoseconds after which their numbers of 64 bits repeat
 
 
 def has_int96(schema: Any) -> bool:
@@ -23,38 +23,48 @@ def int96_columns(fine: Any, coarse: Any) -> list[str]:
 
 @dataclass
 class Int96Needs:
-    """What the times that were seen need.
+    """What the times of a table need.
 
     Arrow reads them as nanoseconds of 64 bits, where those beyond the years 1677 to 2262 overflow without an error, or
-    as microseconds, which lose digits. Older releases of pyarrow (22, for example) wrote times before 1970 as the next
-    day less some nanoseconds. As microseconds, they are read 584 years too late, and digits seem to be lost.
+    as microseconds, which lose digits. ``needs_nanoseconds`` and ``overflows``: whether one of these is wrong.
     """
 
-    has_digits: bool = False
-    _is_next: bool = False  # a time of the years after 2262, or one that was written so
-    _is_written_so: bool = False
-    _is_far: bool = False
+    needs_nanoseconds: bool = False
+    overflows: bool = False
 
-    @property
-    def overflows(self) -> bool:
-        """Whether there are times that nanoseconds of 64 bits cannot hold."""
-        return self._is_far or (self._is_next and not self._is_written_so)
-
-    def see(self, batches: Iterable[tuple[Any, Any]]) -> None:
-        """Look at record batches: the same rows as nanoseconds and as microseconds."""
+    def see(self, batches: Iterable[tuple[Any, Any]], by_arrow: bool) -> None:
+        """Look at the record batches of a file: the same rows as nanoseconds and as microseconds."""
+        columns: dict[int, _Column] = {}
         for pair in batches:
-            for fine, coarse in zip(*map(_leaves, pair), strict=True):
+            for number, (fine, coarse) in enumerate(zip(*map(_leaves, pair), strict=True)):
                 if not fine.type.equals(coarse.type):
-                    self._see(*(array.drop_null().view("int64").to_numpy() for array in (fine, coarse)))
+                    column = columns.setdefault(number, _Column(by_arrow))
+                    column.see(*(array.drop_null().view("int64").to_numpy() for array in (fine, coarse)))
+        for column in columns.values():
+            self.needs_nanoseconds |= column.has_digits or column.is_shifted
+            self.overflows |= column.is_far and not (by_arrow and column.has_digits)
 
-    def _see(self, fine: Any, coarse: Any) -> None:
-        digits = (fine - coarse * 1000) != 0  # both wrap around alike where there is an overflow
-        ahead = coarse - fine // 1000
-        is_next = (ahead == _ROUND) | (ahead == _ROUND + 1)
-        self.has_digits |= bool(digits.any())
-        self._is_next |= bool((is_next & ~digits).any())
-        self._is_written_so |= bool((is_next & digits).any())
-        self._is_far |= bool(((ahead != 0) & ~is_next).any())
+
+@dataclass
+class _Column:
+    """The times of a column.
+
+    Older releases of Arrow (pyarrow 22, for example) wrote a time of day before 1970 as the next day less some
+    nanoseconds. As microseconds, it is read 2**64 nanoseconds too late. Arrow writes columns of nanoseconds, none of
+    which is far, and others, which have no digits beside the rest of that shift.
+    """
+
+    by_arrow: bool
+    has_digits: bool = False
+    is_shifted: bool = False
+    is_far: bool = False  # unless the column is of nanoseconds
+
+    def see(self, fine: Any, coarse: Any) -> None:
+        digits = fine - coarse * 1000  # both wrap around alike where there is an overflow
+        shifted = (digits == _SHIFT % 1000) & self.by_arrow
+        self.has_digits |= bool(((digits != 0) & ~shifted).any())
+        self.is_shifted |= bool(shifted.any())
+        self.is_far |= bool((fine // 1000 != coarse - shifted * (_SHIFT // 1000)).any())
 
 
 def _leaves(batch: Any) -> Iterator[Any]:

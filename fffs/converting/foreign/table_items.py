@@ -250,11 +250,12 @@ class ParquetItems(TableItems):
             pair = [self._open(file, unit=unit) for unit in ("ns", "us")]
             with decoding(file.name):
                 columns = int96_columns(*(each.schema_arrow for each in pair))
-                needs.see(zip(*(_batches(each, columns) for each in pair), strict=True))
-        if needs.has_digits and needs.overflows:
+                by_arrow = "parquet-cpp" in str(pair[0].metadata.created_by)
+                needs.see(zip(*(_batches(each, columns) for each in pair), strict=True), by_arrow)
+        if needs.needs_nanoseconds and needs.overflows:
             raise UnsupportedError(
-                f"{self.shown}: has INT96 times with nanoseconds, and others beyond the years 1677 to 2262; "
-                "write them as another type, such as TIMESTAMP_MICROS"
+                f"{self.shown}: has INT96 times with nanoseconds, or before 1970 in the form of an older pyarrow, and "
+                "others beyond the years 1677 to 2262; write them as another type, such as TIMESTAMP_MICROS"
             )
         return "us" if needs.overflows else "ns"
 
