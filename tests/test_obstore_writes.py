@@ -23,7 +23,7 @@ from obstore.exceptions import GenericError
 from obstore.store import S3Store
 from weed import clear_environment
 
-from fffs.errors import UsageError, WriteError
+from fffs.errors import AccessError, UsageError, WriteError
 
 MIB = 1 << 20
 GUARD = Guard("state", "mine", "gone")
@@ -296,6 +296,24 @@ def test_a_role_is_asked_for_keys_again_after_the_machine_slept(
     slept = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic)
     monkeypatch.setattr(lasting, "time", slept)
     assert token() == "d" * 20
+
+
+def test_a_store_that_cannot_be_made_anew_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network may need a while after the machine slept."""
+    made = [AccessError("no credentials were found"), "new", AccessError("no credentials were found"), "old"]
+
+    def make() -> str:
+        if isinstance(result := made.pop(), Exception):
+            raise result
+        return str(result)
+
+    store = LastingStore(make)
+    assert store.get() == "old"
+    monkeypatch.setattr(lasting, "time", SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic))
+    assert store.get() == "old"
+    assert store.get() == store.get() == "new"
+    with pytest.raises(AccessError):
+        LastingStore(make).get()
 
 
 # ---------------------------------------------------------------- writers that are interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -24,9 +25,12 @@ class LastingStore:
         self._lock = threading.Lock()
 
     def get(self) -> Any:
-        """Return the store. Raises what making it raises."""
+        """Return the store. Raises what making it raises. If it can only not be made anew, the old one stays."""
         with self._lock:
             ahead = time.time() - time.monotonic()
-            if self._store is None or abs(ahead - self._ahead) > _SKEW:
+            if self._store is None:
                 self._store, self._ahead = self._make(), ahead
+            elif abs(ahead - self._ahead) > _SKEW:
+                with contextlib.suppress(Exception):  # the network may need a while, and what is kept may still be good
+                    self._store, self._ahead = self._make(), ahead
             return self._store
