@@ -213,6 +213,19 @@ def test_a_source_truncated_while_mounted_is_an_error_not_a_crash(tmp_path: Path
     assert not mounts.daemon.wait(0)
 
 
+@pytest.mark.parametrize("missing", [1, 4, 5, 2000])
+def test_the_last_record_of_a_truncated_file_is_no_empty_file(tmp_path: Path, mounts: Mounts, missing: int) -> None:
+    """Its length is that of the rest of the file. Where there is none, the kernel would ask nobody for its bytes."""
+    records = [b"zero", some_bytes(1, 3000), b"", b"last"]
+    source = write_records(tmp_path / "r.ffr", records)
+    os.truncate(source, source.stat().st_size - missing)
+    mounted = mounts(source)
+    for text in ("the file is truncated", "000001", "000003", "reads failed, of [12] records"):
+        mounts.daemon.expect(text)
+    found = [read_or_eio(mounted / f"{k:06}") for k in range(4)]
+    assert found == [records[0], records[1] if missing < 5 else None, b"", None]
+
+
 # ---------------------------------------------------------------- large records
 
 

@@ -277,9 +277,9 @@ def write_old_int96(path: Path, values: list[int], unit: str) -> Path:
     data, factor = path.read_bytes(), 1 if unit == "ns" else 1000
     for day, rest in (divmod(value * factor, DAY * 1000) for value in values):
         if day < 0 < rest:
-            right = struct.pack("<Qi", rest, EPOCH + day)
-            assert data.count(right) == 1
-            data = data.replace(right, struct.pack("<qi", rest - DAY * 1000, EPOCH + day + 1))
+            new, old = struct.pack("<Qi", rest, EPOCH + day), struct.pack("<qi", rest - DAY * 1000, EPOCH + day + 1)
+            data = data.replace(new, old)
+            assert data.count(old) == 1
     path.write_bytes(data)
     return path
 

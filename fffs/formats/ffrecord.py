@@ -23,6 +23,7 @@ from fffs.records.store import room
 
 HEADER = struct.Struct("<Iq")
 SUFFIX = ".ffr"
+LARGEST_OFFSET = (1 << 63) - 1
 
 LARGE = 64 << 20  # bytes: the offsets of larger tables are checked before the tables are read into memory ...
 PIECE = 8 << 20  # ... in pieces of so many bytes
@@ -133,11 +134,20 @@ def load_index(file: File, check_data: bool = True) -> RecordIndex:
             stacklevel=2,
         )
     checksums, bounds = _read_tables(file, n, stored_crc if check_data and stored_crc else None)
-    # If the file is truncated before the last record, that record ends where it begins, and readable() is False.
-    bounds[n] = max(size, int(bounds[n - 1]) if n else 0)
+    bounds[n] = _end_of_last(int(bounds[n - 1]), int(checksums[n - 1]), size) if n else size
     if n and int(bounds[0]) < header_size(n):
         raise MetadataError(f"{path}: record 0 begins inside the header; the file's index is damaged")
     return RecordIndex(path, bounds[:-1], bounds[1:], checksums, CHECK_CRC32, size).validate()
+
+
+def _end_of_last(start: int, checksum: int, size: int) -> int:
+    """Return where the last record ends, which is the end of the file.
+
+    If the file is truncated where it begins, or before, its length is not known. As if it had a byte, it is not
+    readable. A mount would not be asked for the bytes of an empty file, which would look good.
+    """
+    is_there = size > start or (size == start and checksum == crc32(b""))
+    return size if is_there else min(start + 1, LARGEST_OFFSET)
 
 
 def _check_large_tables(file: File, n: int) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
+from fffs.base.numbers import Int64Array
 from fffs.granular.optional import library
 
 _SHIFT: Final = 2**64  # nanoseconds after which their numbers of 64 bits repeat
@@ -39,7 +42,7 @@ class Int96Needs:
             for number, (fine, coarse) in enumerate(zip(*map(_leaves, pair), strict=True)):
                 if not fine.type.equals(coarse.type):
                     column = columns.setdefault(number, _Column(by_arrow))
-                    column.see(*(array.drop_null().view("int64").to_numpy() for array in (fine, coarse)))
+                    column.see(*map(_numbers, (fine, coarse)))
         for column in columns.values():
             self.needs_nanoseconds |= column.has_digits or column.is_shifted
             self.overflows |= column.is_far and not (by_arrow and column.has_digits)
@@ -59,12 +62,18 @@ class _Column:
     is_shifted: bool = False
     is_far: bool = False  # unless the column is of nanoseconds
 
-    def see(self, fine: Any, coarse: Any) -> None:
+    def see(self, fine: Int64Array, coarse: Int64Array) -> None:
         digits = fine - coarse * 1000  # both wrap around alike where there is an overflow
         shifted = (digits == _SHIFT % 1000) & self.by_arrow
         self.has_digits |= bool(((digits != 0) & ~shifted).any())
         self.is_shifted |= bool(shifted.any())
         self.is_far |= bool((fine // 1000 != coarse - shifted * (_SHIFT // 1000)).any())
+
+
+def _numbers(array: Any) -> Int64Array:
+    """Return the numbers of an array of times: int64[n] in Arrow's memory. ``to_numpy`` would import pandas."""
+    some = array.drop_null()
+    return np.frombuffer(some.buffers()[1] or b"", np.int64, len(some), some.offset * 8 if len(some) else 0)
 
 
 def _leaves(batch: Any) -> Iterator[Any]:
