@@ -6,12 +6,11 @@ import errno
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from inside import descriptors
-from object_server import Answer, ObjectServer, Request, late
+from object_server import ObjectServer, late
 
 import fffs
 
@@ -157,35 +156,3 @@ def test_threads_that_read_objects_leave_descriptors_to_others(server: ObjectSer
     command = [sys.executable, "-c", READ_BY_THREADS, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-READ_ALONE = """
-import resource, sys, threading
-import fffs
-resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
-first, second = (fffs.FileReader(url, cache="off") for url in sys.argv[1:])
-first.read([0])
-threads = [threading.Thread(target=first.read, args=(range(0, 120, 2),)) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-second.read(range(0, 120, 2))
-"""
-
-
-def test_a_thread_gets_the_connections_that_others_no_longer_use(server: ObjectServer, tmp_path: Path) -> None:
-    with fffs.FileWriter(tmp_path / "r.ffr", 120) as writer:
-        for _ in range(120):
-            writer.write_one(os.urandom(20_000))
-    urls = [server.put(name, (tmp_path / "r.ffr").read_bytes()) for name in ("1.ffr", "2.ffr")]
-    seconds, came = 0.5, list[float]()
-
-    def note(request: Request, answer: Answer) -> None:
-        answer.delay = seconds
-        if request.path == "/2.ffr":
-            came.append(time.monotonic())
-
-    server.always = note
-    subprocess.run([sys.executable, "-c", READ_ALONE, *urls], check=True, timeout=120)
-    assert max(sum(now - seconds < begin <= now for begin in came) for now in came) > 50

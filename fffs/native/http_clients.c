@@ -210,27 +210,16 @@ int fffs_http_take(struct fffs_http_client **client)
     return status;
 }
 
-/* Returns whether all clients together may have another connection. Under the lock. */
-static bool has_room(const struct rlimit *descriptors)
-{
-    return claimed < 0 || (rlim_t)claimed < descriptors->rlim_cur / 4 * 3;
-}
-
 bool fffs_http_may_begin(struct fffs_http_client *client, int active)
 {
     struct rlimit descriptors;
-    struct fffs_http_client *unused;
 
     if (active < client->claimed)
         return true;
     if (getrlimit(RLIMIT_NOFILE, &descriptors))
         return true;
     pthread_mutex_lock(&lock);
-    while (!has_room(&descriptors) && (unused = take_idle())) { /* those of threads that have ended, perhaps */
-        unlist(unused);
-        free_client(unused);
-    }
-    bool may = client->claimed < CLAIMED_LEAST || has_room(&descriptors);
+    bool may = client->claimed < CLAIMED_LEAST || claimed < 0 || (rlim_t)claimed < descriptors.rlim_cur / 4 * 3;
     client->claimed += may;
     claimed += may;
     pthread_mutex_unlock(&lock);
