@@ -62,7 +62,9 @@ def tables(data: bytes, checked: bool) -> tuple[list[int], list[int], list[int]]
         raise NoRecordFileError("checksum of the metadata")
     sums = list(struct.unpack_from(f"<{n}I", data, 12))
     starts = list(struct.unpack_from(f"<{n}q", data, 12 + 4 * n))
-    ends = [*starts[1:], max([len(data), *starts[-1:]])][:n]
+    ends = [*starts[1:], len(data)][:n]
+    if n and (starts[-1] > len(data) or (starts[-1] == len(data) and sums[-1])):  # the file is cut there, or before
+        ends[-1] = min(starts[-1] + 1, (1 << 63) - 1)
     if n and (starts[0] < first or any(a > b for a, b in zip(starts, ends, strict=True))):
         raise NoRecordFileError("offsets that cannot be")
     return starts, ends, sums
