@@ -15,6 +15,7 @@ enum { EVERYTHING = 3 };
 static struct fffs_curl curl;
 static const char *version;                     /* set when curl is usable */
 static int (*load_usual)(void *context);        /* or NULL */
+static void (*stop_thread)(void);               /* likewise */
 static pthread_once_t once = PTHREAD_ONCE_INIT; /* a child that is forked meanwhile begins anew */
 
 /* The names of the functions, in the order of struct fffs_curl. */
@@ -27,18 +28,25 @@ static const char *const symbols[] = {
 enum { SYMBOLS = sizeof symbols / sizeof *symbols };
 _Static_assert(sizeof curl == SYMBOLS * sizeof(void *), "a name for each function");
 
-/* libcurl takes one file of authorities, the usual ones or others, and reads it for each connection. OpenSSL can add its usual ones, of
- * which it reads those that it needs if they are in a folder. With another library for TLS there is no such function. */
-static void take_loading(void *library, const char *told)
+/* Returns a function of the OpenSSL that libcurl calls, or NULL. */
+static void *find_in_openssl(void *library, const char *told, const char *name)
 {
-    static const char name[] = "SSL_CTX_set_default_verify_paths";
     void *found = dlsym(library, name), *global = dlsym(RTLD_DEFAULT, name);
 
     /* An inactive library is in parentheses. With one OpenSSL among libcurl's and another one of the program, it is not known which
      * of them libcurl calls. */
-    if (!strstr(told, " OpenSSL/") || (global && global != found))
-        found = NULL;
-    memcpy(&load_usual, &found, sizeof found);
+    return strstr(told, " OpenSSL/") && (!global || global == found) ? found : NULL;
+}
+
+/* libcurl takes one file of authorities, the usual ones or others, and reads it for each connection. OpenSSL can add its usual ones, of
+ * which it reads those that it needs if they are in a folder. With another library for TLS there is no such function. */
+static void take_openssl(void *library, const char *told)
+{
+    void *usual = find_in_openssl(library, told, "SSL_CTX_set_default_verify_paths");
+    void *stop = find_in_openssl(library, told, "OPENSSL_thread_stop");
+
+    memcpy(&load_usual, &usual, sizeof usual);
+    memcpy(&stop_thread, &stop, sizeof stop);
 }
 
 /* Returns the version of a library if it has all functions, or NULL. */
@@ -61,7 +69,7 @@ static const char *take_functions(void *library)
         return NULL;
     memcpy(&curl, found, sizeof curl);
     const char *told = global_version();
-    take_loading(library, told);
+    take_openssl(library, told);
     return told;
 }
 
@@ -87,6 +95,12 @@ const struct fffs_curl *fffs_curl_load(void)
 bool fffs_curl_add_usual(void *context)
 {
     return load_usual && load_usual(context) == 1;
+}
+
+void fffs_curl_end_thread(void)
+{
+    if (stop_thread)
+        stop_thread();
 }
 
 int32_t fffs_http_adds_usual(void)
