@@ -25,7 +25,7 @@ class LastingStore:
         self._lock = threading.Lock()
 
     def get(self) -> Any:
-        """Return the store. Raises what making it raises. If it can only not be made anew, the old one stays."""
+        """Return the store. Raises what making the first one raises. If making another one fails, the old one stays."""
         with self._lock:
             ahead = time.time() - time.monotonic()
             if self._store is None:

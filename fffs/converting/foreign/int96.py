@@ -45,7 +45,7 @@ class Int96Needs:
                     column.see(*map(_numbers, (fine, coarse)))
         for column in columns.values():
             self.needs_nanoseconds |= column.has_digits or column.is_shifted
-            self.overflows |= column.is_far and not (by_arrow and column.has_digits)
+            self.overflows |= column.overflows
 
 
 @dataclass
@@ -61,6 +61,11 @@ class _Column:
     has_digits: bool = False
     is_shifted: bool = False
     is_far: bool = False  # unless the column is of nanoseconds
+
+    @property
+    def overflows(self) -> bool:
+        """Whether nanoseconds of 64 bits cannot hold a time."""
+        return self.is_far and not (self.by_arrow and self.has_digits)
 
     def see(self, fine: Int64Array, coarse: Int64Array) -> None:
         digits = fine - coarse * 1000  # both wrap around alike where there is an overflow
