@@ -299,16 +299,52 @@ def test_what_no_unit_of_int96_can_hold_is_refused(tmp_path: Path, year: int) ->
         fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
 
 
-def test_far_times_of_int96_of_other_writers(tmp_path: Path) -> None:
-    """All that Arrow reads 584 years ahead is there, also with nanoseconds: of an older Arrow, it might be 1969."""
-    far = (datetime(2300, 1, 1) - datetime(1970, 1, 1)) // timedelta(microseconds=1)
-    path = write_old_int96(tmp_path / "x.parquet", [far], "us")
-    data = path.read_bytes().replace(b"parquet-cpp", b"another-one")
-    path.write_bytes(
-        data.replace(struct.pack("<Qi", 0, EPOCH + far // DAY), struct.pack("<Qi", 616, EPOCH + far // DAY))
-    )
-    with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds"):
-        fffs.convert(path, tmp_path / "y.ffr", warn=quiet)
+SHIFT = 2**64 % 1000  # nanoseconds by which microseconds and nanoseconds of the old form differ
+
+
+@pytest.mark.parametrize("writer", [b"parquet-cpp", b"parquet-go "])
+@pytest.mark.parametrize("value", [SHIFT, -SHIFT, SHIFT - 1000, 0, -1, -(10**9), 1_700_000_000_123_456_000 + SHIFT])
+def test_a_single_time_of_int96(tmp_path: Path, value: int, writer: bytes) -> None:
+    """No other time, and no name of a writer, is needed to know what it is."""
+    path = write_old_int96(tmp_path / "x.parquet", [value], "ns")
+    path.write_bytes(path.read_bytes().replace(b"parquet-cpp", writer))
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    second, rest = divmod(value, 10**9)
+    text = f"{datetime(1970, 1, 1) + timedelta(seconds=second)}.{rest:09}"
+    assert pack_contents(tmp_path / "y.ffr") == {b"000000.t": json.dumps(text).encode()}
+
+
+def test_far_times_of_int96(tmp_path: Path) -> None:
+    """Where microseconds of the old form would be, 584 years ahead, are other times as well."""
+    path, day = tmp_path / "x.parquet", datetime(2300, 1, 1)
+    far = (day - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+    write_old_int96(path, [far, far + 1], "us")
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr")[b"000001.t"] == b'"2300-01-01 00:00:00.000001"'
+
+    good = struct.pack("<Qi", 0, EPOCH + far // DAY)
+    for nanoseconds, number in ((SHIFT, EPOCH + far // DAY), (0, -1), (2**63 - 1, 2**31 - 1)):
+        path.write_bytes(path.read_bytes().replace(good, good := struct.pack("<Qi", nanoseconds, number)))
+        with pytest.raises(UnsupportedError, match="has INT96 times with nanoseconds"):
+            fffs.convert(path, tmp_path / "z.ffr", warn=quiet)
+
+
+def test_int96_in_a_wide_table_of_all_types(tmp_path: Path) -> None:
+    """With bytes of the same length, names with dots, nested columns and numbers beside them."""
+    far = datetime(9999, 12, 31)
+    kinds = [pa.timestamp("us"), pa.list_(pa.struct({"t": pa.timestamp("us"), "n": pa.int8()})), pa.float64()]
+    values: list[Any] = [far, [{"t": far, "n": 1}, None], 0.5]
+    columns = {f"c.{k}": pa.array([values[k % 3], None], kinds[k % 3]) for k in range(60)}
+    columns["fixed"] = pa.array([bytes(range(12)), None], pa.binary(12))
+    columns["uuid"] = pa.array([bytes(range(16)), None], pa.uuid())
+    path = tmp_path / "x.parquet"
+    metadata = {"k" * 200: "v" * 300}
+    pq.write_table(pa.table(columns, metadata=metadata), path, use_deprecated_int96_timestamps=True, row_group_size=1)
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    found = pack_contents(tmp_path / "y.ffr")
+    assert found[b"000000.c.57"] == b'"9999-12-31 00:00:00"'
+    assert found[b"000000.c.58"] == b'[{"t": "9999-12-31 00:00:00", "n": 1}, null]'
+    assert found[b"000000.fixed"] == bytes(range(12))
 
 
 @pytest.mark.parametrize("name", FORMS)

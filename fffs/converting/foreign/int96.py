@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
-from fffs.base.numbers import Int64Array
+from fffs.converting.foreign.parquet_footer import SIZE
 from fffs.granular.optional import library
 
-_SHIFT: Final = 2**64  # nanoseconds after which their numbers of 64 bits repeat
+_TIME: Final = np.dtype([("nanoseconds", "<i8"), ("day", "<u4")])  # of the day; as Arrow takes them
+_EPOCH: Final = 2_440_588  # the number of the day which begins in 1970
+_DAY: Final = 86_400 * 10**6  # microseconds
+_FARTHEST: Final = 10**8  # days: microseconds of 64 bits hold them, and 2**63 nanoseconds more
+
+_INT96: Final = "INT96"
 
 
 def has_int96(schema: Any) -> bool:
     """Return whether a file of such a schema, which is Parquet's, has such times."""
-    return any(schema.column(k).physical_type == "INT96" for k in range(len(schema)))
+    return any(schema.column(k).physical_type == _INT96 for k in range(len(schema)))
 
 
-def int96_columns(fine: Any, coarse: Any) -> list[str]:
-    """Return the columns with such times: those whose types in Arrow's schemas depend on the unit that is asked for."""
-    return [a.name for a, b in zip(fine, coarse, strict=True) if not a.type.equals(b.type)]
+def int96_columns(schema: Any, arrow: Any) -> dict[str, list[bool]]:
+    """Return the columns with such times, and which of the arrays in them these are.
+
+    schema: Parquet's, with INT96. arrow: Arrow's, for the same columns.
+    """
+    are_times = iter([schema.column(k).physical_type == _INT96 for k in range(len(schema))])
+    columns = {field.name: list(islice(are_times, _count(field.type))) for field in arrow}
+    return {name: times for name, times in columns.items() if any(times)}
 
 
 @dataclass
@@ -29,68 +40,62 @@ class Int96Needs:
     """What the times of a table need.
 
     Arrow reads them as nanoseconds of 64 bits, where those beyond the years 1677 to 2262 overflow without an error, or
-    as microseconds, which lose digits. ``needs_nanoseconds`` and ``overflows``: whether one of these is wrong.
+    as microseconds. These lose digits, and they are wrong for times of day before 1970 that Arrow itself wrote until
+    pyarrow 22, and Go's Arrow: as the day after, and a negative number of nanoseconds, which is taken for a positive
+    one. ``needs_nanoseconds`` and ``overflows``: whether microseconds or nanoseconds would be wrong.
     """
 
     needs_nanoseconds: bool = False
     overflows: bool = False
 
-    def see(self, batches: Iterable[tuple[Any, Any]], by_arrow: bool) -> None:
-        """Look at the record batches of a file: the same rows as nanoseconds and as microseconds."""
-        columns: dict[int, _Column] = {}
-        for pair in batches:
-            for number, (fine, coarse) in enumerate(zip(*map(_leaves, pair), strict=True)):
-                if not fine.type.equals(coarse.type):
-                    column = columns.setdefault(number, _Column(by_arrow))
-                    column.see(*map(_numbers, (fine, coarse)))
-        for column in columns.values():
-            self.needs_nanoseconds |= column.has_digits or column.is_shifted
-            self.overflows |= column.overflows
+    def see(self, batches: Iterable[Any], columns: dict[str, list[bool]]) -> None:
+        """Look at record batches in which the times are bytes. columns: as from ``int96_columns``."""
+        for batch in batches:
+            for name, times in columns.items():
+                arrays = _leaves(batch.column(batch.schema.get_field_index(name)))
+                for array, is_time in zip(arrays, times, strict=True):
+                    if is_time:
+                        self._see(_times(array))
+
+    def _see(self, times: Any) -> None:
+        nanoseconds, day = times["nanoseconds"], times["day"].astype(np.int64) - _EPOCH
+        if (day > _FARTHEST).any():
+            self.needs_nanoseconds = self.overflows = True
+            return
+        microseconds = day * _DAY + nanoseconds // 1000
+        digits = nanoseconds % 1000
+        self.needs_nanoseconds |= bool(((nanoseconds < 0) | (digits != 0)).any())
+        # The product wraps around where there is an overflow.
+        self.overflows |= bool(((microseconds * 1000 + digits) // 1000 != microseconds).any())
 
 
-@dataclass
-class _Column:
-    """The times of a column.
-
-    Older releases of Arrow (pyarrow 22, for example) wrote a time of day before 1970 as the next day less some
-    nanoseconds. As microseconds, it is read 2**64 nanoseconds too late. Arrow writes columns of nanoseconds, none of
-    which is far, and others, which have no digits beside the rest of that shift.
-    """
-
-    by_arrow: bool
-    has_digits: bool = False
-    is_shifted: bool = False
-    is_far: bool = False  # unless the column is of nanoseconds
-
-    @property
-    def overflows(self) -> bool:
-        """Whether nanoseconds of 64 bits cannot hold a time."""
-        return self.is_far and not (self.by_arrow and self.has_digits)
-
-    def see(self, fine: Int64Array, coarse: Int64Array) -> None:
-        digits = fine - coarse * 1000  # both wrap around alike where there is an overflow
-        shifted = (digits == _SHIFT % 1000) & self.by_arrow
-        self.has_digits |= bool(((digits != 0) & ~shifted).any())
-        self.is_shifted |= bool(shifted.any())
-        self.is_far |= bool((fine // 1000 != coarse - shifted * (_SHIFT // 1000)).any())
-
-
-def _numbers(array: Any) -> Int64Array:
-    """Return the numbers of an array of times: int64[n] in Arrow's memory. ``to_numpy`` would import pandas."""
+def _times(array: Any) -> Any:
+    """Return the times in an array of their bytes, without nulls: in Arrow's memory."""
     some = array.drop_null()
-    return np.frombuffer(some.buffers()[1] or b"", np.int64, len(some), some.offset * 8 if len(some) else 0)
+    return np.frombuffer(some.buffers()[1] or b"", _TIME, len(some), some.offset * SIZE if len(some) else 0)
 
 
-def _leaves(batch: Any) -> Iterator[Any]:
-    """Yield the arrays in a batch that are not nested."""
+def _count(kind: Any) -> int:
+    """Return the number of columns that Parquet has for a type of Arrow."""
     types = library("pyarrow.types", "reading tables")
-    left = list(batch.columns)
-    while left:
-        array = left.pop()
-        if types.is_map(array.type):
-            left += [array.keys, array.items]
-        elif types.is_nested(array.type):
-            parts = array.flatten()
-            left += parts if isinstance(parts, list) else [parts]
-        else:
-            yield array
+    kind = getattr(kind, "storage_type", kind)  # of an extension
+    if types.is_map(kind):
+        return _count(kind.key_type) + _count(kind.item_type)
+    if types.is_nested(kind):
+        return sum(_count(kind.field(k).type) for k in range(kind.num_fields))
+    return 1
+
+
+def _leaves(array: Any) -> Iterator[Any]:
+    """Yield the arrays in an array that are not nested, in the order of Parquet's columns."""
+    types = library("pyarrow.types", "reading tables")
+    array = getattr(array, "storage", array)
+    if types.is_map(array.type):
+        yield from _leaves(array.keys)
+        yield from _leaves(array.items)
+    elif types.is_nested(array.type):
+        parts = array.flatten()
+        for part in parts if isinstance(parts, list) else [parts]:
+            yield from _leaves(part)
+    else:
+        yield array

@@ -14,6 +14,7 @@ from fffs.base.memory import available_memory
 from fffs.converting.foreign.cells import cells_of, has_nested_bytes, holds_bytes, is_embedded_file, stored
 from fffs.converting.foreign.int96 import Int96Needs, has_int96, int96_columns
 from fffs.converting.foreign.items import Bytes, ForeignItems
+from fffs.converting.foreign.parquet_footer import with_int96_as_bytes
 from fffs.errors import FffsError, FormatError, MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File, FileStream
 from fffs.granular.optional import library
@@ -231,7 +232,7 @@ class ParquetItems(TableItems):
             self._unit, self._has_int96 = self._unit_of_int96(), False
         return super().files()
 
-    def _open(self, file: File, columns: Sequence[str] = (), unit: str | None = None) -> Any:
+    def _open(self, file: File, columns: Sequence[str] = (), metadata: Any = None) -> Any:
         with decoding(file.name):
             parquet = library("pyarrow.parquet", f"{self.shown}: reading it")
             return parquet.ParquetFile(
@@ -240,18 +241,20 @@ class ParquetItems(TableItems):
                 pre_buffer=False,
                 page_checksum_verification=True,
                 read_dictionary=list(columns),
-                coerce_int96_timestamp_unit=unit or self._unit,
+                coerce_int96_timestamp_unit=self._unit,
+                metadata=metadata,
             )
 
     def _unit_of_int96(self) -> str:
         """Return the unit that keeps all times of INT96. Their type does not say what they need."""
         needs = Int96Needs()
         for file in self.open_files:
-            pair = [self._open(file, unit=unit) for unit in ("ns", "us")]
-            with decoding(file.name):
-                columns = int96_columns(*(each.schema_arrow for each in pair))
-                by_arrow = "parquet-cpp" in str(pair[0].metadata.created_by)
-                needs.see(zip(*(_batches(each, columns) for each in pair), strict=True), by_arrow)
+            opened = self._open(file)
+            if has_int96(opened.schema):
+                with decoding(file.name):
+                    raw = self._open(file, metadata=with_int96_as_bytes(opened.metadata))
+                    columns = int96_columns(opened.schema, raw.schema_arrow)
+                    needs.see(_batches(raw, list(columns)), columns)
         if needs.needs_nanoseconds and needs.overflows:
             raise UnsupportedError(
                 f"{self.shown}: has INT96 times with nanoseconds, or before 1970 in the form of an older pyarrow, and "
