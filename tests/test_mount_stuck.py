@@ -239,6 +239,39 @@ print(pathlib.Path(sys.argv[1] + ".kept").read_text())
     assert re.fullmatch(r"\S+ \S+ INFO one\n\S+ \S+ INFO two\n\n", done.stdout)
 
 
+@pytest.mark.parametrize("planted", ["link", "dangling", "hard", "above", "fifo"])
+def test_a_log_is_not_led_elsewhere_by_those_who_may_write_to_its_folder(
+    damaged: Path, tmp_path: Path, planted: str
+) -> None:
+    """Lines have names of the source, so that they could become the text of any file of root's."""
+    other, folder, path = tmp_path / "other", tmp_path / "logs", tmp_path / "mnt"
+    for made in (other, folder):
+        made.mkdir()
+    log, moved, victim = folder / "log", tmp_path / "moved", other / "log"
+    victim.write_text("of root")
+    assert run_fffs("mount", "-o", f"log={log}", damaged, path) == ""
+    daemon = Daemon(path, moved)
+    if planted == "above":
+        folder.rename(tmp_path / "logs.old")
+        os.rename(tmp_path / "logs.old" / "log", moved)
+        folder.symlink_to(other)
+    else:
+        log.rename(moved)
+        if planted == "fifo":
+            os.mkfifo(log)
+        elif planted == "hard":
+            os.link(victim, log)
+        else:
+            log.symlink_to(victim if planted == "link" else other / "new")
+    with pytest.raises(OSError):
+        (path / "000").read_bytes()
+    written = tmp_path / "logs.old" / "log" if planted == "above" else moved
+    wait_until(lambda: written.exists() and "ERROR 000" in written.read_text())
+    assert run_fffs("umount", path) == ""
+    daemon.wait()
+    assert victim.read_text() == "of root" and os.listdir(other) == ["log"]
+
+
 def test_a_daemon_without_a_log_says_so_before_it_leaves_the_terminal(tmp_path: Path) -> None:
     code = "import sys; from fffs.mount.daemon import log; log.SYSTEM_LOG = sys.argv[1]; "
     command = [sys.executable, "-c", code + "log.DaemonLog(sys.argv[2]).leave_terminal()", tmp_path / "none"]

@@ -6,6 +6,7 @@ No source may be the log file: lines would be appended to it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -13,13 +14,17 @@ import stat
 from collections.abc import Iterable
 from typing import Final
 
+from fffs.base.descriptors import above_standard
 from fffs.base.paths import is_same_file
 from fffs.errors import UsageError
+from fffs.files.dirfd import close, open_plain
 from fffs.files.sidecar_names import SIDECARS
 
 # As in formats/bag.py, which imports numpy: fffs mount starts without it.
 SUFFIX: Final = ".bag"
 TABLE: Final = ".idx"  # of the Bag beside it
+
+_AGAIN: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def refuse_source(log: str, sources: Iterable[str]) -> None:
@@ -41,12 +46,20 @@ class LogFile(logging.FileHandler):
     """Appends lines to a file.
 
     There is no signal for opening it again: SIGHUP ends a daemon, as the end of a terminal sends it. Instead, each line
-    is preceded by a look at the name. Raises OSError.
+    is preceded by a look at the name. Symbolic links are followed once, when the file is opened first: afterwards,
+    whoever may write to a folder on the way could have the lines written to any file. Raises OSError.
     """
 
     def __init__(self, path: str) -> None:
         self._streams: tuple[int, ...] = ()
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        above, self._name = os.path.split(os.path.realpath(self.baseFilename))
+        self._folder = -1  # where the file is opened again; a pipe, for example, is in no folder
+        with contextlib.suppress(OSError):
+            self._folder = folder = open_plain(above)
+            if not (self.stream and self._leads_to(self.stream)):
+                self._folder = -1
+                close(folder)
 
     def _open(self) -> io.TextIOWrapper:
         with contextlib.ExitStack() as opened:
@@ -61,19 +74,31 @@ class LogFile(logging.FileHandler):
         old = self.stream
         if old and not self._leads_to(old):
             with contextlib.suppress(OSError):
-                self.stream = self._open()
+                self.stream = self._open_again()
                 self._redirect()
                 old.close()
         super().emit(record)
 
+    def _open_again(self) -> io.TextIOWrapper:
+        """Open the file that the name leads to now, or a new one. Raises OSError if it is no plain file."""
+        fd = above_standard(os.open(self._name, _AGAIN, 0o666, dir_fd=self._folder))
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:  # others may have linked any file here
+            return open(fd, "a", encoding=self.encoding, errors=self.errors)
+        close(fd)
+        raise OSError(errno.EPERM, "it is not a regular file with a single name", self.baseFilename)
+
     def _leads_to(self, file: io.TextIOWrapper) -> bool:
         """Whether the name leads to an open file; True if that is unknown."""
         try:
-            return os.path.samestat(os.stat(self.baseFilename), os.fstat(file.fileno()))
+            return self._folder < 0 or os.path.samestat(self._find(), os.fstat(file.fileno()))
         except FileNotFoundError:
             return False
         except OSError:
             return True
+
+    def _find(self) -> os.stat_result:
+        return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
 
     def take_streams(self, *descriptors: int) -> None:
         """Let these descriptors lead to the file from now on, also after it was opened again. Raises OSError."""
