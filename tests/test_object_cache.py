@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -326,6 +328,42 @@ def test_links_and_folders_in_place_of_files(server: ObjectServer, cache: Path, 
         path.mkdir()
     with fffs.FileReader(url) as reader:
         assert _all_right(reader)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("kind", ["data", "map"])
+@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+def test_files_that_others_put_there_are_not_used(
+    server: ObjectServer, cache: Path, unchecked_file: bytes, tmp_path: Path, how: str, kind: str, reads: bool
+) -> None:
+    """While the folder was open to them. They could forge bytes, read what is kept, or hold the lock."""
+    url = server.put("part-0", unchecked_file)
+    with fffs.FileReader(url) as reader:
+        assert _all_right(reader)
+    path = _file_of(cache, kind)
+    shutil.copy(path, tmp_path / "planted")
+    if how == "link":
+        path.unlink()
+        os.link(tmp_path / "planted", path)
+    else:
+        os.replace(tmp_path / "planted", path)
+    path.chmod(0o666 if how == "mode" else 0o600)
+    os.chown(path, 65534 if how == "owner" else -1, -1)
+    with open(path, "r+b") as planted:
+        fcntl.flock(planted, fcntl.LOCK_EX)
+        before = planted.read()
+        if reads:
+            with fffs.FileReader(url) as reader:
+                assert _all_right(reader)
+        else:
+            (result,) = cache_upkeep.verify_cached(cache_settings())
+            assert result.removed
+        assert all(not os.path.samestat(there.stat(), os.fstat(planted.fileno())) for there in list(cache.iterdir()))
+        planted.seek(0)
+        assert planted.read() == before
+    if reads:
+        (result,) = cache_upkeep.verify_cached(cache_settings())
+        assert result.blocks and not result.damaged
 
 
 def test_off(server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records_file: bytes) -> None:

@@ -60,6 +60,16 @@ def open_private_folder(path: str, create: bool, within: int | None = None) -> i
     raise PermissionError(errno.EPERM, "other users may write to it, or own it", path)
 
 
+def is_private(fd: int) -> bool:
+    """Return whether a file is this user's, nobody else can write to it, and it has no other name. Raises OSError.
+
+    While their folder was open to others, these may have put files there, with names elsewhere, which stay when it is
+    closed.
+    """
+    status = os.fstat(fd)
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022 and status.st_nlink < 2
+
+
 def may_create(base: str) -> bool:
     """Whether the folder, or the one above in which it would be made, is this user's or root's.
 

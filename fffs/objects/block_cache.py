@@ -18,6 +18,7 @@ from fffs.base.cache_settings import CacheSettings
 from fffs.base.descriptors import above_standard, describe
 from fffs.base.sizes import Budget
 from fffs.base.withblock import Closing
+from fffs.files.cache_folder import is_private
 from fffs.files.dirfd import close
 from fffs.files.temporary import NO_LOCKS
 from fffs.native import lib
@@ -112,8 +113,20 @@ def _open_shared(folder: int, version: Version, budget: Budget) -> BlockCache:
     raise OSError(errno.ESTALE, "files in it disappear")
 
 
+def _open(folder: int, name: str) -> int:
+    """Open a file, or make it; also anew, without a look at what is in it, if somebody else made it. Raises OSError."""
+    for _ in range(_ATTEMPTS):
+        fd = above_standard(os.open(name, _NEW, 0o600, dir_fd=folder))
+        if is_private(fd):
+            return fd
+        close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+    raise PermissionError(errno.EPERM, f"other users may write to {name}")
+
+
 def _open_locked(folder: int, name: str) -> int:
-    fd = above_standard(os.open(name, _NEW, 0o600, dir_fd=folder))
+    fd = _open(folder, name)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -129,7 +142,7 @@ def _open_locked(folder: int, name: str) -> int:
 
 def _open_map(folder: int, version: Version) -> int | None:
     """Open the map, and write the head of a new one. None if it is that of something else, or damaged."""
-    fd = above_standard(os.open(f"{version.key}.map", _NEW, 0o600, dir_fd=folder))
+    fd = _open(folder, f"{version.key}.map")
     head = version.head.ljust(lib.FFFS_CACHE_HEAD, b"\0")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)  # two processes may make it at the same time

@@ -17,6 +17,7 @@ from fffs.base.cache_settings import CacheSettings
 from fffs.base.failures import reading
 from fffs.base.jobs import Progress
 from fffs.errors import ReadError, UsageError
+from fffs.files.cache_folder import is_private
 from fffs.files.dirfd import close
 from fffs.native import ffi, lib
 from fffs.objects.cache_space import (
@@ -27,6 +28,7 @@ from fffs.objects.cache_space import (
     path_of,
     prune,
     read_version,
+    remove,
     remove_unused,
     usable_space,
 )
@@ -130,6 +132,10 @@ def _verify(folder: int, entry: Cached) -> Iterator[Verified]:
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             files.append(os.open(f"{entry.key}.{kind}", flags, dir_fd=folder))
             opened.callback(close, files[-1])
+        if not all(map(is_private, files)):  # their locks may be somebody else's, too
+            remove(folder, entry.key)
+            yield Verified(entry, 0, 0, map_damaged=True, removed=True)
+            return
         fcntl.flock(files[0], fcntl.LOCK_SH)  # so that nobody removes it meanwhile
         for offset in range(0, max(size, 1), _PART):
             status = lib.fffs_cache_check(*files, size, offset, _PART, sums)

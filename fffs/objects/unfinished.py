@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from fffs.base.descriptors import above_standard
 from fffs.errors import FffsError
-from fffs.files.cache_folder import may_create, open_private_folder
+from fffs.files.cache_folder import is_private, may_create, open_private_folder
 from fffs.files.dirfd import close
 from fffs.files.temporary import close_locked, lock
 from fffs.objects.client import ask_upload
@@ -98,7 +98,7 @@ def abort_left_uploads(place_of: Any) -> None:
 def _abort_if_left(folder: int, name: str, place_of: Any) -> None:
     fd = above_standard(os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder))
     try:
-        if not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        if not is_private(fd) or not lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return
         note = json.loads(os.pread(fd, _LONGEST, 0) or b"{}")
         if not note:  # its writer was killed before it asked a store, or is about to lock it
