@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from fffs.base import environment
 from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
+from fffs.base.modules import protect_workers
 from fffs.cli.arguments import PLAIN, store_options
 from fffs.cli.output import LogLines, complain, put
 from fffs.cli.parser import make_parser
@@ -37,6 +38,8 @@ def run(argv: Sequence[str] | None = None, imported: Callable[[], object] = lamb
         command = importlib.import_module(f"fffs.cli.commands.{args.command}")
         imported()
         environment.check()
+        if getattr(args, "executor", None):
+            protect_workers()
         with store_options(args), ReadingBar():
             code = int(command.run(args))
         put(b"", flush=True)

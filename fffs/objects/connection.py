@@ -10,11 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from fffs.base.descriptors import memory_file
-from fffs.base.paths import is_same_file
+from fffs.base.modules import module_path
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
 from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
@@ -23,7 +22,9 @@ from fffs.objects.redacting import redact, secrets_of
 _START: Final = 60.0  # seconds
 _ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
-_COMMAND: Final = "fffs.objects.store_process"
+_MODULE: Final = "fffs.objects.store_process"
+# At first, with -c, the current folder is the first place where modules are looked for.
+_CODE: Final = f"import sys; sys.path[:] = sys.argv[1:]; from {_MODULE} import main; sys.exit(main())"
 
 
 class ConnectionLostError(Exception):
@@ -148,7 +149,7 @@ class StoreConnection:
         self._process.wait()
         self._stderr.seek(0)
         words = self._stderr.read(1 << 20).decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        return ReadError(None, f"python -m {_COMMAND}", "starting it: " + redact(words[-1], secrets))
+        return ReadError(None, f"the process {_MODULE}", "starting it: " + redact(words[-1], secrets))
 
     def end(self) -> None:
         """End the process, which aborts what it uploads. Threads that wait for answers get ConnectionLostError."""
@@ -193,13 +194,11 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     direct = direct_hosts(environment)
     direct = direct if direct.strip() == "*" else ",".join(filter(None, [direct, THIS_MACHINE]))
     settings["no_proxy"] = settings["NO_PROXY"] = direct
-    if not is_same_file(Path(__file__).parent.parent.parent, os.curdir):  # which may be lost
-        settings["PYTHONSAFEPATH"] = "1"  # modules in the current folder are not ours
     stderr: io.FileIO | None = None
     try:
         stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
         process = subprocess.Popen(
-            [sys.executable, "-m", _COMMAND],
+            [sys.executable, "-c", _CODE, *module_path()],  # not in the environment: it may start other programs
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -210,5 +209,5 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     except OSError as error:
         if stderr is not None:
             stderr.close()
-        raise ReadError(error.errno, f"python -m {_COMMAND}", "starting it") from None
+        raise ReadError(error.errno, f"the process {_MODULE}", "starting it") from None
     return process, stderr

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +89,3 @@ def _answer(answerer: Answerer, send: _Sender, request: Message, payload: bytes)
         answer = describe(error, str(request.get("scheme")), answerer.secrets)
     with contextlib.suppress(OSError):  # the owner is gone, which the main thread notices
         send({"id": request.get("id"), **answer})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
