@@ -115,8 +115,8 @@ const struct fffs_curl *fffs_curl_load(void);
  * memory, or if fffs_http_adds_usual is false. */
 bool fffs_curl_add_usual(void *context);
 
-/* Frees what OpenSSL has for this thread. At the end of the thread it would do that itself, under a lock, and a child that was forked
- * at that moment could not use it. Call it between fffs_http_enter and fffs_http_leave. */
+/* Frees what OpenSSL has for this thread, which may use OpenSSL again afterwards. Call it between fffs_http_enter and
+ * fffs_http_leave. */
 void fffs_curl_end_thread(void);
 
 #endif

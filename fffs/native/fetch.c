@@ -529,9 +529,6 @@ int fffs_fetch_end(fffs_fetch *fetch)
     if (fetch->client) {
         note_latency(fetch);
         fffs_http_give(fetch->client);
-        fffs_http_enter();
-        fffs_curl_end_thread();
-        fffs_http_leave();
     }
     int status = fffs_batch_close(&fetch->batch);
     free(fetch->transfers);

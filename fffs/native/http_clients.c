@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Idle clients that are kept. Each has the connections of the largest batch that it read. */
@@ -245,9 +246,32 @@ void fffs_http_give(struct fffs_http_client *client)
 
 /* ---------------------------------------------------------------- fork */
 
+/* OpenSSL frees what it has for a thread when that ends, under a lock of its own, so that a child which is forked at that moment
+ * hangs in it. So it is freed before that, inside. Earlier would not do: a thread that uses OpenSSL also without libcurl would take
+ * the same lock to get it again. */
+static void end_thread(void *unused)
+{
+    (void)unused;
+    if (syscall(SYS_gettid) == getpid())
+        return; /* the process ends; in a child of fork, too, which may have one of those locks */
+    fffs_http_enter();
+    fffs_curl_end_thread();
+    fffs_http_leave();
+}
+
+/* Of the C library, which calls these functions of a thread before the destructors of pthread_key_create, as OpenSSL's. musl has not
+ * got it. */
+extern int __cxa_thread_atexit_impl(void (*function)(void *), void *argument, void *library) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
 void fffs_http_enter(void)
 {
+    static _Thread_local bool was_here;
+
     pthread_rwlock_rdlock(&inside);
+    if (!was_here && __cxa_thread_atexit_impl)
+        (void)__cxa_thread_atexit_impl(end_thread, NULL, &__dso_handle);
+    was_here = true;
 }
 
 void fffs_http_leave(void)
