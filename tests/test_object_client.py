@@ -497,7 +497,7 @@ def replace_module(folder: Path, name: str, source: str, monkeypatch: pytest.Mon
     """Make the store process import another module of that name."""
     (folder / "modules" / name).mkdir(parents=True)
     (folder / "modules" / name / "__init__.py").write_text(source)
-    monkeypatch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(folder / "modules")
 
 
 def test_a_url_is_renewed_before_the_credentials_end(cloud: Weed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,26 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.importing import importing
 from fffs.errors import RecordIndexError, UsageError
 
 _MASK: Final = "record numbers must be integers, not bool; numpy.flatnonzero gives those of a mask"
 Int64Array = npt.NDArray[np.int64]
 Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
+
+
+def unique(values: Any, **options: Any) -> Any:
+    """``np.unique``, which imports ``numpy.ma`` when it is called first: not while another thread forks."""
+    with importing:
+        import numpy.ma  # noqa: F401
+    return np.unique(values, **options)
+
+
+def isin(values: Any, wanted: Any) -> npt.NDArray[np.bool_]:
+    """``np.isin``, which calls ``np.unique``."""
+    with importing:
+        import numpy.ma  # noqa: F401
+    return np.isin(values, wanted)
 
 
 def resolve(indices: Indices, count: int) -> Int64Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 Source = Callable[[int], Any]
 
@@ -42,7 +43,7 @@ class Sample:
 
     def __call__(self, step: int) -> Any:
         """Return the sample of a step."""
-        return self.source(int(np.random.default_rng([self.seed, step]).choice(self.length)))
+        return self.source(int(default_rng([self.seed, step]).choice(self.length)))
 
 
 class Epochs:
@@ -61,7 +62,7 @@ class Epochs:
     def _permutation(self, epoch: int) -> np.ndarray:
         order = self._order
         if order is None or order[0] != epoch:
-            order = epoch, np.random.default_rng([self.seed, epoch]).permutation(np.arange(self.length))
+            order = epoch, default_rng([self.seed, epoch]).permutation(np.arange(self.length))
             self._order = order  # in one step: other threads may be in another epoch
         return order[1]
 
@@ -100,5 +101,5 @@ class Mix:
 
     def __call__(self, step: int) -> Any:
         """Return the sample of a step."""
-        chosen = np.random.default_rng([self.seed, step]).choice(len(self.sources), p=self.weights)
+        chosen = default_rng([self.seed, step]).choice(len(self.sources), p=self.weights)
         return self.sources[int(chosen)](step)

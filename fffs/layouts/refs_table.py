@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import isin
 from fffs.errors import MetadataError, RecordError
 from fffs.files.file import UInt8Array
 from fffs.granular import refs
@@ -151,7 +152,7 @@ class _Walk:
         code = self._data[self.at].astype(np.int64)
         small, wide = code & 0xF0 == 0x90, code == 0xDC
         size = np.where(small, code & 15, self._integer(2))
-        self.good &= (small | wide) & np.isin(size, sizes)
+        self.good &= (small | wide) & isin(size, sizes)
         self.at = self.at + np.where(small, 1, 3)
         return np.where(self.good, size, 0)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import isin
 from fffs.base.withblock import Closing
 from fffs.errors import EntryNotFoundError
 from fffs.layouts.rows import DecodedFiles, FileContent
@@ -214,7 +215,7 @@ class TreeView(View):
         """Return the path of the first hard link of each inode. Searches all entries once."""
         tree = self.tree
         nodes = [self._node(inode) for inode in inodes]
-        entries = np.flatnonzero(np.isin(tree.entry_nodes, nodes))
+        entries = np.flatnonzero(isin(tree.entry_nodes, nodes))
         first = {int(tree.entry_nodes[entry]): entry for entry in entries[::-1].tolist()}
         # The entries of directories are in the order of the directories' nodes, so their first entries ascend.
         directories = np.flatnonzero((tree.kinds == stat.S_IFDIR) & (tree.count > 0))
@@ -226,7 +227,7 @@ class TreeView(View):
 
     def inodes_of(self, records: npt.NDArray[np.int64]) -> list[int]:
         """Return for each record the inode of a file with its bytes. Searches all nodes once."""
-        nodes = np.flatnonzero((self.tree.kinds == stat.S_IFREG) & np.isin(self.tree.ref, records))
+        nodes = np.flatnonzero((self.tree.kinds == stat.S_IFREG) & isin(self.tree.ref, records))
         first = {int(self.tree.ref[node]): node + 1 for node in nodes[::-1].tolist()}
         return [first[record] for record in records.tolist()]
 

@@ -150,7 +150,7 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         count_again()
         numbers = transfer.numbers_of(requests["fd"])
-        files = {number: file for number in np.unique(numbers).tolist() if (file := _files.get(number))}
+        files = {number: file for number in set(numbers.tolist()) if (file := _files.get(number))}
         for number, file in files.items():
             if file._access.is_due and not transfer.are_cached(requests[numbers == number]):
                 file._try_to_sign()
@@ -158,7 +158,7 @@ class RemoteFile(File):
         if transfer.read_batch(requests):
             return True
         refused = requests["status"] == -errno.EACCES
-        for number in np.unique(numbers[refused]).tolist():
+        for number in set(numbers[refused].tolist()):
             if not (number in files and files[number]._has_other_url(sent[number])):
                 refused &= numbers != number
         if refused.any():

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import isin, unique
 from fffs.files.inodes import digest
 from fffs.packing.listing import Listing, UInt32Array
 from fffs.packing.mtimes import nearest_mtime
@@ -69,7 +70,7 @@ class Arranger:
 
     def run_without(self, entries: UInt32Array) -> Arranged:
         """As ``run``, later, without some files, under all of their names. entries: as in the result of ``run``."""
-        self._statuses["mode"][np.isin(self._owners, entries)] = 0
+        self._statuses["mode"][isin(self._owners, entries)] = 0
         self._warn = lambda _: None  # of the others, it has warned
         return self._arranged()
 
@@ -88,7 +89,7 @@ class Arranger:
     def _leave_out(self) -> None:
         """Leave out what is neither a file, a folder nor a symbolic link."""
         kinds = self._statuses["mode"] & 0o170000
-        for entry in np.flatnonzero(np.isin(kinds, list(KINDS))).tolist():
+        for entry in np.flatnonzero(isin(kinds, list(KINDS))).tolist():
             self._warn(f"{self._shown(entry)}: a {KINDS[int(kinds[entry])]}, left out")
             self._statuses["mode"][entry] = 0
 
@@ -102,14 +103,14 @@ class Arranger:
         statuses = self._statuses
         owners = np.arange(len(statuses), dtype=np.uint32)
         devices = statuses["device"]
-        reliable = np.isin(devices, [device for device, known in self._numbered.items() if known])
+        reliable = isin(devices, [device for device, known in self._numbered.items() if known])
         # Something on another file system than its folder is a mount point, whose numbers were not examined.
         above = np.concatenate([self._root["device"], devices])[self._parents]
         reliable &= devices == above
         kinds = statuses["mode"] & 0o170000
         linked = (statuses["links"] > 1) & ((kinds == stat.S_IFREG) | (kinds == stat.S_IFLNK))
         numbered = np.flatnonzero(linked & reliable)
-        _, first, group = np.unique(statuses[["device", "inode"]][numbered], return_index=True, return_inverse=True)
+        _, first, group = unique(statuses[["device", "inode"]][numbered], return_index=True, return_inverse=True)
         owners[numbered] = numbered[first][group.ravel()]
         alike: dict[tuple[Any, ...], list[int]] = {}
         for entry in np.flatnonzero(linked & ~reliable).tolist():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import unique
 from fffs.errors import MetadataError, UnsupportedError
 from fffs.native import ffi, lib
 from fffs.tree.builder import build_tree
@@ -143,7 +144,7 @@ def _number_records(tree: Tree, files: UInt32Array) -> tuple[Tree, UInt32Array]:
 def renumber(tree: Tree) -> tuple[Tree, npt.NDArray[np.int64]]:
     """Return a tree whose files have the records from 0 on, in the order of those that they had, which follow."""
     is_file = tree.kinds == stat.S_IFREG
-    records, ranks = np.unique(tree.ref[is_file].astype(np.int64), return_inverse=True)
+    records, ranks = unique(tree.ref[is_file].astype(np.int64), return_inverse=True)
     ref = tree.ref.copy()
     ref[is_file] = ranks
     return replace(tree, ref=ref), records
@@ -160,10 +161,10 @@ def select(tree: Tree, first: int, stop: int, shown: str, *, others: bool) -> Tr
     kept = (tree.kinds == stat.S_IFREG) & (tree.ref >= first) & (tree.ref < stop)
     if others:
         kept |= tree.kinds != stat.S_IFREG
-    above = np.unique(parents[kept[tree.entry_nodes]])
+    above = unique(parents[kept[tree.entry_nodes]])
     while not kept[above].all():
         kept[above] = True
-        above = np.unique(tree.parent[above])
+        above = unique(tree.parent[above])
     kept[0] = True
     entries = kept[tree.entry_nodes]
     numbers = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)

@@ -6,6 +6,7 @@ import stat
 
 import numpy as np
 
+from fffs.base.numbers import unique
 from fffs.base.text import human
 from fffs.errors import UnsupportedError
 from fffs.layouts.view import TreeView
@@ -17,7 +18,7 @@ def refuse_multiplied(source: TreeView) -> None:
     """
     tree, store = source.tree, source.store
     kinds = tree.kinds
-    records, counts = np.unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
+    records, counts = unique(tree.ref[kinds == stat.S_IFREG], return_counts=True)
     targets = int(tree.count[kinds == stat.S_IFLNK].sum(dtype=np.int64))
     if targets <= len(tree.targets) and (counts == 1).all():
         return

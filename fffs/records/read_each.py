@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
+from fffs.base.numbers import unique
 from fffs.errors import ReadError, RecordError, SourceChangedError
 from fffs.files.file import UInt8Array
 from fffs.records.store import RecordStore
@@ -63,6 +62,6 @@ def _read_batch(store: RecordStore, records: list[int]) -> list[UInt8Array | Exc
     try:
         return list(store.read(records))
     except _FAILURES:
-        bad = dict(store.verify(np.unique(records)))
+        bad = dict(store.verify(unique(records)))
         good = iter(store.read([record for record in records if record not in bad]))
         return [bad[record] if record in bad else next(good) for record in records]

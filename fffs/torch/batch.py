@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.random as random_of_numpy
 import torch
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as collate_with  # documented, although in a private module
@@ -263,7 +264,7 @@ class RestoredGenerators:
         _level.saved = self._outer
         if self._saved:
             random.setstate(self._saved[0])
-            np.random.set_state(self._saved[1])
+            random_of_numpy.set_state(self._saved[1])
             torch.set_rng_state(self._saved[2])
 
 
@@ -274,9 +275,9 @@ def seed_generators(seed: int) -> None:
     """
     saved = _level.saved
     if saved is not None and not saved:
-        saved += [random.getstate(), np.random.get_state(), torch.get_rng_state()]
+        saved += [random.getstate(), random_of_numpy.get_state(), torch.get_rng_state()]
     random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
+    random_of_numpy.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
 
 

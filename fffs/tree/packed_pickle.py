@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import unique
 from fffs.errors import MetadataError
 from fffs.native import ffi, lib
 from fffs.tree.builder import DIRECTORY, FILE, build_tree
@@ -52,7 +53,7 @@ def decode(data: npt.NDArray[np.uint8], records: int, source: str, mtime: int) -
 
     # Nodes: first the dictionaries, by number, then one per record. The names of one record are hard links.
     is_file = arrays["entry_record"] >= 0
-    named, which = np.unique(arrays["entry_record"][is_file], return_inverse=True)
+    named, which = unique(arrays["entry_record"][is_file], return_inverse=True)
     if len(named) and int(named[-1]) >= records:
         raise MetadataError(f"{source}: the tree is damaged: a file refers to record {int(named[-1])} of {records}")
     nodes = arrays["entry_child"]

@@ -9,6 +9,7 @@ import stat
 import numpy as np
 import numpy.typing as npt
 
+from fffs.base.numbers import unique
 from fffs.layouts.view import TreeView
 from fffs.mount.options import MountOptions
 from fffs.mount.system.erofs import CannotError
@@ -60,7 +61,7 @@ def _column(array: npt.NDArray[np.int64]) -> object:
 def _refuse_tails(source: TreeView, index: JoinedIndex, block: int) -> None:
     """Raise CannotError unless zeros follow each file up to the end of its last block, which mmap(2) shows."""
     tree = source.tree
-    records = np.unique(tree.ref[tree.kinds == stat.S_IFREG]).astype(np.int64)
+    records = unique(tree.ref[tree.kinds == stat.S_IFREG]).astype(np.int64)
     ends = index.ends[records]
     records = records[ends % block != 0] + 1
     lengths = index.ends[records] - index.starts[records]

@@ -8,8 +8,7 @@ import os
 import stat
 from typing import Any
 
-import numpy as np
-
+from fffs.base.numbers import unique
 from fffs.base.paths import PathLike
 from fffs.base.text import human, plural
 from fffs.cli.output import put, say, warn
@@ -141,7 +140,7 @@ def _checksums(check: int) -> str:
 def _padding(source: TreeView) -> int:
     """Return how many records of a pack are neither the content of a file nor the tree."""
     tree = source.tree
-    return source.store.n - len(np.unique(tree.ref[tree.kinds == stat.S_IFREG])) - 1
+    return source.store.n - len(unique(tree.ref[tree.kinds == stat.S_IFREG])) - 1
 
 
 def describe(source: TreeView) -> dict[str, Any]:
