@@ -205,6 +205,28 @@ def test_why_fusermount_cannot_become_root(
     assert doctor_mounting._fusermount(by_root=True).state == "ok"
 
 
+@pytest.mark.parametrize(
+    ("profile", "state"),
+    [
+        ("docker-default (enforce)", "problem"),
+        ("containers-default-0.44.4 (enforce)", "problem"),
+        ("snap.code.code (enforce)", "hint"),
+        ("docker-default (complain)", None),
+        ("unconfined", None),
+        ("system_u:system_r:container_t:s0:c1,c2\0", None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("place", ["/proc/self/attr/apparmor/current", "/proc/self/attr/current"])
+def test_a_profile_that_forbids_to_mount(
+    profile: str | None, state: str | None, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_mounting, "setting", lambda path: profile if path == place else None)
+    found = list(doctor_mounting._profile())
+    assert [finding.state for finding in found] == [state] * (state is not None)
+    assert all("--security-opt apparmor=unconfined" in finding.cure for finding in found)
+
+
 def test_a_system_without_mtab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda name, mode: f"/bin/{name}")
     monkeypatch.setattr(doctor_mounting, "_obstacle", lambda path: None)

@@ -21,7 +21,8 @@ from fffs.mount.system import fusermount
 from fffs.mount.system.mounts import TYPE, Mount, cover_of, mounts, number_below
 
 DEVICE = "/dev/fuse"
-CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN"
+UNCONFINED = "--security-opt apparmor=unconfined"
+CONTAINER = f"start the container with --device {DEVICE} --cap-add SYS_ADMIN (and {UNCONFINED}, where AppArmor is)"
 NO_DEVICE = f"load it (modprobe fuse), or {CONTAINER}"
 _WITHOUT = "read without a mount (fffs cat, fffs.PackedFolder)"
 NO_RIGHT = f"have root allow it (chmod 666 {DEVICE}), or {_WITHOUT}"

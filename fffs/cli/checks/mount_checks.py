@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 from fffs.cli.checks.finding import Finding, good, hint, problem, setting
-from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_NAME, NO_RIGHT, PACKAGES
+from fffs.mount.system.kernel import CONTAINER, DEVICE, NO_DEVICE, NO_NAME, NO_RIGHT, PACKAGES, UNCONFINED
 
 CONFIGURATION, SYSTEM_LOG = "/etc/fuse.conf", "/dev/log"
 TABLE = "/etc/mtab"
@@ -26,6 +26,9 @@ _PRIVILEGES = (
     "allow privilege escalation here (Kubernetes: allowPrivilegeEscalation: true; docker: without --security-opt "
     "no-new-privileges; systemd: NoNewPrivileges=no)"
 )
+# AppArmor's, of Docker, containerd and Podman, all of which forbid to mount.
+_PROFILES = ("docker-default", "cri-containerd.apparmor.d", "containers-default", "crio-default")
+_ALLOW_MOUNTS = f"start the container with {UNCONFINED} (Kubernetes: appArmorProfile: type: Unconfined)"
 _GET_OWNER = 0xB701  # <linux/nsfs.h>: NS_GET_USERNS
 _FILE_BACKED = (6, 12)  # Linux; before that, EROFS needs a loop device
 
@@ -38,6 +41,7 @@ def check_mounting() -> Iterator[Finding]:
     by_root = _may_mount()
     if by_root and _has_foreign_mounts():
         yield problem("namespace", "this user namespace may not mount in its mount namespace", "unshare that, too (-m)")
+    yield from _profile()
     yield _fusermount(by_root)
     yield _others(by_root)
     yield _kernel(by_root)
@@ -93,6 +97,16 @@ def _has_foreign_mounts() -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def _profile() -> Iterator[Finding]:
+    """Yield what is known of a profile of AppArmor, under which mount(2) fails although all else is right."""
+    found = setting("/proc/self/attr/apparmor/current") or setting("/proc/self/attr/current") or ""
+    profile, enforced, _ = found.partition(" (enforce)")
+    if enforced and profile.startswith(_PROFILES):
+        yield problem("AppArmor", f"{profile} forbids to mount", _ALLOW_MOUNTS)
+    elif enforced:
+        yield hint("AppArmor", f"{profile} may forbid to mount", f"if mounting fails, permit it there; {_ALLOW_MOUNTS}")
 
 
 def _device() -> Finding:
