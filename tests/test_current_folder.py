@@ -13,7 +13,7 @@ from builders import record_file
 import fffs
 
 # Modules that Python imports in each process that it starts. They say that they were imported, and fail.
-NAMES = ("signal", "pickle", "selectors", "socket", "multiprocessing", "threading", "fffs", "obstore")
+NAMES = ("signal", "pickle", "selectors", "socket", "multiprocessing", "threading", "linecache", "fffs", "obstore")
 STORE = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",  # where nothing listens
     "AWS_ALLOW_HTTP": "1",

@@ -307,15 +307,32 @@ def test_a_store_that_cannot_be_made_anew_stays(monkeypatch: pytest.MonkeyPatch)
             raise result
         return str(result)
 
-    store, now = LastingStore(make), [1000.0]
-    monkeypatch.setattr(lasting, "time", SimpleNamespace(time=time.time, monotonic=lambda: now[0]))
+    store = LastingStore(make)
     assert store.get() == "old"
-    now[0] -= 7200
-    assert store.get() == store.get() == "old", "each attempt may wait, so that there are few"
-    now[0] += lasting._PAUSE
+    monkeypatch.setattr(lasting, "time", SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic))
+    assert store.get() == "old"
     assert store.get() == store.get() == "new"
     with pytest.raises(AccessError):
         LastingStore(make).get()
+
+
+@pytest.mark.usefixtures("role")
+def test_all_keys_are_signed_with_one_attempt_to_make_a_store_anew(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may wait for a service that does not answer."""
+    answerer, asked = Answerer(), {"scheme": "s3", "bucket": "b", "key": "", "seconds": 600}
+    assert answerer.answer({"do": "sign", **asked})["url"]
+    made: list[int] = []
+
+    def make() -> None:
+        made.append(0)
+        raise AccessError("no credentials were found")
+
+    monkeypatch.setattr(answerer._store("s3", "b"), "_make", make)
+    monkeypatch.setattr(lasting, "time", SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic))
+    assert len(answerer.answer({"do": "sign all", **asked, "keys": ["x"] * 20})["urls"]) == 20
+    assert len(made) == 1
 
 
 # ---------------------------------------------------------------- writers that are interrupted

@@ -47,10 +47,13 @@ class Answerer:
         """Return the answer to a request. Raises what went wrong."""
         operation = request["do"]
         scheme, bucket, key = request["scheme"], request["bucket"], request["key"]
-        if operation == "sign":
-            return self._sign(scheme, bucket, key, request["seconds"])
-        if operation == "sign all":
-            signed = [self._sign(scheme, bucket, each, request["seconds"]) for each in request["keys"]]
+        if operation in ("sign", "sign all"):
+            # Once for all keys: each time it may wait for a service of credentials that does not answer.
+            store = self._store(scheme, bucket).get()
+            keys = [key] if operation == "sign" else request["keys"]
+            signed = [self._sign(store, scheme, bucket, each, request["seconds"]) for each in keys]
+            if operation == "sign":
+                return signed[0]
             return {"urls": [[entry["url"], entry["seconds"]] for entry in signed]}
         if operation == "list":
             return self._list(request)
@@ -59,13 +62,11 @@ class Answerer:
         raise ValueError(f"there is no operation {operation!r}")
 
     def _store(self, scheme: str, bucket: str) -> LastingStore:
-        """Return a store that was made."""
         with self._lock:
             store = self._stores.get((scheme, bucket))
             if store is None:
                 store = LastingStore(functools.partial(self._settings.make, scheme, bucket))
                 self._stores[scheme, bucket] = store
-            store.get()
         return store
 
     def abort_uploads(self) -> None:
@@ -92,8 +93,7 @@ class Answerer:
 
     # ------------------------------------------------------------ signing
 
-    def _sign(self, scheme: str, bucket: str, key: str, seconds: int) -> Message:
-        store = self._store(scheme, bucket).get()
+    def _sign(self, store: Any, scheme: str, bucket: str, key: str, seconds: int) -> Message:
         if self._settings.is_anonymous(scheme):
             return {"url": _exact(self._settings.plain_url(scheme, bucket, key), key), "seconds": None}
         if scheme == "az":

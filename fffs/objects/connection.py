@@ -23,7 +23,9 @@ _START: Final = 60.0  # seconds
 _ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _MODULE: Final = "fffs.objects.store_process"
-# At first, with -c, the current folder is the first place where modules are looked for.
+# With -c and without -P, the current folder is the first place where modules are looked for. Python 3.10 has no -P, but
+# imports nothing before it runs the code; 3.13 does.
+_SAFE: Final = ("-P",) if sys.version_info >= (3, 11) else ()
 _CODE: Final = f"import sys; sys.path[:] = sys.argv[1:]; from {_MODULE} import main; sys.exit(main())"
 
 
@@ -197,8 +199,10 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     stderr: io.FileIO | None = None
     try:
         stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
+        # Not in the environment: it may start other programs.
+        command = [sys.executable, *_SAFE, "-c", _CODE, *module_path()]
         process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, *module_path()],  # not in the environment: it may start other programs
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

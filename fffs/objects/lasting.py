@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 _SKEW: Final = 60.0  # seconds that the clocks may drift apart
-_PAUSE: Final = 5.0  # seconds; each attempt may wait for a service that does not answer
 
 
 class LastingStore:
@@ -22,21 +21,16 @@ class LastingStore:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._store: Any = None
-        self._ahead, self._failed = 0.0, -math.inf
+        self._ahead = 0.0
         self._lock = threading.Lock()
 
     def get(self) -> Any:
-        """Return the store. Raises what making the first one raises. If making another one fails, the old one stays for
-        a while: the network may need that, and what it keeps may still be good.
-        """
+        """Return the store. Raises what making the first one raises. If making another one fails, the old one stays."""
         with self._lock:
-            now = time.monotonic()
-            ahead = time.time() - now
+            ahead = time.time() - time.monotonic()
             if self._store is None:
                 self._store, self._ahead = self._make(), ahead
-            elif abs(ahead - self._ahead) > _SKEW and now >= self._failed + _PAUSE:
-                try:
+            elif abs(ahead - self._ahead) > _SKEW:
+                with contextlib.suppress(Exception):  # the network may need a while, and what is kept may still be good
                     self._store, self._ahead = self._make(), ahead
-                except Exception:
-                    self._failed = time.monotonic()
             return self._store
