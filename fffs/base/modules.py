@@ -23,11 +23,11 @@ def module_path() -> list[str]:
 def protect_workers() -> None:
     """Let the processes that ``multiprocessing`` starts from now on import nothing before they have our ``sys.path``.
 
-    It starts them with -c, for which the first place is the current folder. Changes the environment: for programs only.
+    It starts them with -c, for which the first place is the current folder. For programs only. No variable of the
+    environment does that, which the programs would get that these processes start.
     """
-    if sys.version_info >= (3, 11):
-        os.environ["PYTHONSAFEPATH"] = "1"
-        return
     with importing:
         from multiprocessing import util
-    vars(util)["_args_from_interpreter_flags"] = lambda: ["-I"]
+    flags = vars(util)["_args_from_interpreter_flags"]
+    safe = "-P" if sys.version_info >= (3, 11) else "-I"
+    vars(util)["_args_from_interpreter_flags"] = lambda: [*flags(), safe]
