@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 from fffs.base.descriptors import allow_many, describe_shortage, open_standard_streams
+from fffs.base.modules import restore_variables
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.background import report
 from fffs.mount.daemon.job import Job
@@ -91,6 +92,7 @@ def _stop_ignoring_signals() -> None:
 def main() -> int:
     """Run the daemon."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the process that started this one
+    restore_variables()
     open_standard_streams()
     allow_many()
     _stop_ignoring_signals()

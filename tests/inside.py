@@ -64,6 +64,7 @@ fffs.objects.part_sender
 fffs.objects.remote=object_remote
 fffs.objects.transfer=object_transfer
 fffs.base.memory
+fffs.base.modules
 fffs.granular.bounded_msgpack
 fffs.mount.system.kernel=mount_kernel
 fffs.mount.system.mounts

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import record_file
+from inside import modules
 
 import fffs
 
@@ -70,3 +71,21 @@ except fffs.errors.FffsError as error:
         [python, "-c", code], cwd=tmp_path, env=os.environ | STORE, capture_output=True, text=True, timeout=60
     )
     assert done.stderr == "" and "127.0.0.1" in done.stdout
+
+
+@pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/of/the/user", "PYTHONSAFEPATH": ""}])
+def test_programs_that_a_daemon_starts_get_no_variables_of_ours(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a credential_process for another version of Python."""
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    environment = before | modules.module_variables()
+    assert environment["PYTHONSAFEPATH"] == "1" and sys.path[-1] in environment["PYTHONPATH"]
+    for name in environment:
+        monkeypatch.setenv(name, environment[name])
+    modules.restore_variables()
+    assert dict(os.environ) == before

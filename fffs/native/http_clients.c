@@ -268,10 +268,10 @@ void fffs_http_enter(void)
 {
     static _Thread_local bool was_here;
 
-    pthread_rwlock_rdlock(&inside);
-    if (!was_here && __cxa_thread_atexit_impl)
+    if (!was_here && __cxa_thread_atexit_impl) /* not inside: it takes a lock of the loader */
         (void)__cxa_thread_atexit_impl(end_thread, NULL, &__dso_handle);
     was_here = true;
+    pthread_rwlock_rdlock(&inside);
 }
 
 void fffs_http_leave(void)

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO
 from fffs.base.descriptors import describe, memory_file, pipe, process_file
 from fffs.base.importing import importing
 from fffs.base.jobs import Progress
-from fffs.base.modules import module_path
+from fffs.base.modules import module_variables
 from fffs.errors import FffsError, MountError
 from fffs.mount.daemon.job import Job
 from fffs.objects.overrides import with_absolute_paths
@@ -203,7 +203,7 @@ def _environment(job: Job) -> dict[str, str]:
     # Without this, numpy would start a thread for each processor, and end the daemon where it may not.
     threads = {"OPENBLAS_NUM_THREADS": "1"}
     inherited = {**with_absolute_paths(os.environ), **job.environment}
-    return {**threads, **inherited, "PYTHONPATH": os.pathsep.join(module_path()), "PYTHONSAFEPATH": "1"}
+    return {**threads, **inherited, **module_variables()}
 
 
 def _how(code: int) -> str:
