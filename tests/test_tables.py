@@ -329,6 +329,17 @@ def test_far_times_of_int96(tmp_path: Path) -> None:
             fffs.convert(path, tmp_path / "z.ffr", warn=quiet)
 
 
+def test_int96_in_a_file_that_names_an_encryption(tmp_path: Path) -> None:
+    """As where another column is encrypted: pyarrow crashes where it shall write such a footer."""
+    path = write_int96(tmp_path / "x.parquet", [datetime(9999, 12, 31)], "us")
+    data = path.read_bytes()
+    algorithm = bytes([12, 8 << 1, 0x1C, 0, 0])  # a struct with the number 8: AES-GCM with its defaults
+    size = int.from_bytes(data[-8:-4], "little") + len(algorithm)
+    path.write_bytes(data[:-9] + algorithm + b"\0" + struct.pack("<I", size) + b"PAR1")
+    fffs.convert(path, tmp_path / "y.ffr", verify=True, warn=quiet)
+    assert pack_contents(tmp_path / "y.ffr")[b"000000.t"] == b'"9999-12-31 00:00:00"'
+
+
 def test_int96_in_a_wide_table_of_all_types(tmp_path: Path) -> None:
     """With bytes of the same length, names with dots, nested columns and numbers beside them."""
     far = datetime(9999, 12, 31)

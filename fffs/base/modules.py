@@ -18,7 +18,7 @@ _KEPT: Final = "FFFS_KEPT_"
 
 def module_path() -> list[str]:
     """Return ``sys.path`` for a child, in absolute paths. Raises OSError: one is relative to a folder that is gone."""
-    return [*(os.path.abspath(entry) for entry in sys.path if entry), str(_ROOT)]
+    return [*(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str) and entry), str(_ROOT)]
 
 
 def module_variables() -> dict[str, str]:

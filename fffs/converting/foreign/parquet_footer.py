@@ -5,41 +5,44 @@ Source of the format: parquet.thrift of apache/parquet-format, in the compact pr
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from fffs.granular.optional import library
+from fffs.files.file import File
 
 SIZE: Final = 12  # bytes of INT96
 _MAGIC: Final = b"PAR1"
+_END: Final = struct.Struct("<I4s")  # the size of the footer, and the magic
 
 # Types of values in the compact protocol. 1 and 2 are true and false, which have no bytes; between these are numbers.
-_BYTE, _I32, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 3, 5, 7, 8, 9, 10, 12
+_BYTE, _I32, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 3, 5, 7, 8, 9, 10, 11, 12
 _STEP: Final = 16  # the head of a field has its type, and how far its number is from that of the field before
 
-# Numbers of fields in parquet.thrift.
-_SCHEMA, _ROW_GROUPS, _KEY_VALUES = 2, 4, 5  # of FileMetaData
-_COLUMNS, _META_DATA = 1, 3  # of RowGroup, of ColumnChunk
-_TYPE, _TYPE_LENGTH = 1, 2  # of SchemaElement; the first is also that of ColumnMetaData
+# Numbers and types of fields in parquet.thrift.
+_SCHEMA, _ROW_GROUPS, _KEY_VALUES = (2, _LIST), (4, _LIST), (5, _LIST)  # of FileMetaData
+_COLUMNS, _META_DATA = (1, _LIST), (3, _STRUCT)  # of RowGroup, of ColumnChunk
+_TYPE: Final = (1, _I32)  # of SchemaElement, and of ColumnMetaData
 
-# Values of the enumeration Type, as the protocol encodes signed numbers.
-_INT96, _FIXED_LEN_BYTE_ARRAY = 3 << 1, 7 << 1
+# The value of the enumeration Type, as the protocol encodes signed numbers, and fields that replace it: with numbers of
+# their own, at the end of a struct. There, they also win over others with the same numbers.
+_INT96: Final = 3 << 1
+_FIXED_LEN_BYTE_ARRAY: Final = bytes([_I32, 1 << 1, 7 << 1])
+_TYPE_LENGTH: Final = bytes([_I32, 2 << 1, SIZE << 1])
+
+_Visits = Mapping[tuple[int, int], Callable[[int], int]]
 
 
-def with_int96_as_bytes(metadata: Any) -> Any:
-    """Return pyarrow's metadata of a file with another type for INT96: bytes of a fixed length, which are stored alike.
+def with_int96_as_bytes(file: File) -> bytes:
+    """Return a file with the footer of another one, which pyarrow understood, and nothing else. INT96 has another type
+    there: bytes of a fixed length, which are stored alike. The types that Arrow noted for itself are left out.
 
-    The types that Arrow noted for itself are left out. Raises what pyarrow raises.
+    Raises ReadError, and ValueError, IndexError or RecursionError if the footer is damaged.
     """
-    given = io.BytesIO()
-    metadata.write_metadata_file(given)  # by Arrow, so that nothing in it is damaged
-    data = given.getvalue()
-    (size,) = struct.unpack("<I", data[-8:-4])
-    changed = _Footer(data[-8 - size : -8]).changed()
-    file = b"".join([_MAGIC, changed, struct.pack("<I", len(changed)), _MAGIC])
-    return library("pyarrow.parquet", "reading tables").read_metadata(io.BytesIO(file))
+    size, _ = _END.unpack(file.read_bytes(file.size - _END.size, _END.size))
+    # Not as pyarrow's metadata writes it, which crashes for a footer that names an encryption.
+    footer = _Footer(file.read_bytes(max(file.size - _END.size - size, 0), size)).changed()
+    return _MAGIC + footer + _END.pack(len(footer), _MAGIC)
 
 
 class _Footer:
@@ -48,6 +51,7 @@ class _Footer:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._edits: list[tuple[int, int, bytes]] = []  # from where to where is what instead
+        self._is_int96 = False  # what the last struct with a type describes
 
     def changed(self) -> bytes:
         """Return it with other types for INT96."""
@@ -59,31 +63,25 @@ class _Footer:
         return b"".join([*pieces, self._data[at:]])
 
     def _schema(self, at: int) -> int:
-        return self._list(at, lambda at: self._struct(at, {_TYPE: self._type_of_element}))
-
-    def _type_of_element(self, at: int) -> int:
-        end = self._type(at)
-        if self._data[at] != _INT96:
-            return end
-        following = self._data[end]
-        length = bytes([(_TYPE_LENGTH - _TYPE) * _STEP | _I32, SIZE << 1])
-        if following // _STEP == _TYPE_LENGTH - _TYPE:  # which means nothing for INT96
-            self._edits.append((end, self._skip(end + 1, _I32), length))
-        else:
-            less = _STEP if following else 0  # at the end of the struct
-            self._edits.append((end, end + 1, length + bytes([following - less])))
-        return end
+        return self._list(at, lambda at: self._described(at, _FIXED_LEN_BYTE_ARRAY + _TYPE_LENGTH))
 
     def _groups(self, at: int) -> int:
-        column = {_TYPE: self._type}
-        chunk = {_META_DATA: lambda at: self._struct(at, column)}  # unless it is encrypted
+        chunk = {_META_DATA: lambda at: self._described(at, _FIXED_LEN_BYTE_ARRAY)}  # unless it is encrypted
         group = {_COLUMNS: lambda at: self._list(at, lambda at: self._struct(at, chunk))}
         return self._list(at, lambda at: self._struct(at, group))
 
+    def _described(self, at: int, replacement: bytes) -> int:
+        """Pass a struct with the type of something, and replace that if it is INT96."""
+        self._is_int96 = False
+        end = self._struct(at, {_TYPE: self._type})
+        if self._is_int96:
+            self._edits.append((end - 1, end - 1, replacement))
+        return end
+
     def _type(self, at: int) -> int:
-        if self._data[at] == _INT96:
-            self._edits.append((at, at + 1, bytes([_FIXED_LEN_BYTE_ARRAY])))
-        return self._skip(at, _I32)
+        value, end = self._number(at)
+        self._is_int96 = value == _INT96
+        return end
 
     def _key_values(self, at: int) -> int:
         end = self._skip(at, _LIST)
@@ -92,8 +90,8 @@ class _Footer:
 
     # ------------------------------------------------------------ the protocol
 
-    def _struct(self, at: int, visit: Mapping[int, Callable[[int], int]]) -> int:
-        """Call functions for some of the fields of a struct."""
+    def _struct(self, at: int, visits: _Visits) -> int:
+        """Call functions for some of the fields of a struct, by their numbers and types."""
         number = 0
         while head := self._data[at]:
             at += 1
@@ -102,7 +100,8 @@ class _Footer:
                 number >>= 1  # which is not negative
             else:
                 number += head // _STEP
-            at = visit[number](at) if number in visit else self._skip(at, head % _STEP)
+            field = number, head % _STEP
+            at = visits[field](at) if field in visits else self._skip(at, head % _STEP)
         return at + 1
 
     def _list(self, at: int, visit: Callable[[int], int]) -> int:
@@ -120,6 +119,8 @@ class _Footer:
             number |= (byte & 127) << shift
             shift += 7
             at += 1
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits in the footer")
         return number | byte << shift, at + 1
 
     def _skip(self, at: int, kind: int) -> int:
@@ -136,7 +137,9 @@ class _Footer:
             return at + size
         if kind == _STRUCT:
             return self._struct(at, {})
-        if kind not in (_LIST, _SET):
-            raise ValueError(f"type {kind} in the footer")
-        of = max(self._data[at] % _STEP, _BYTE)  # true and false have a byte here
-        return self._list(at, lambda at: self._skip(at, of))
+        if kind in (_LIST, _SET):
+            of = max(self._data[at] % _STEP, _BYTE)  # true and false have a byte here
+            return self._list(at, lambda at: self._skip(at, of))
+        if kind == _MAP and not self._data[at]:
+            return at + 1
+        raise ValueError(f"type {kind} in the footer")

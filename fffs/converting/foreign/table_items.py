@@ -252,7 +252,8 @@ class ParquetItems(TableItems):
             opened = self._open(file)
             if has_int96(opened.schema):
                 with decoding(file.name):
-                    raw = self._open(file, metadata=with_int96_as_bytes(opened.metadata))
+                    footer = library("pyarrow", self.shown).BufferReader(with_int96_as_bytes(file))
+                    raw = self._open(file, metadata=library("pyarrow.parquet", self.shown).read_metadata(footer))
                     columns = int96_columns(opened.schema, raw.schema_arrow)
                     needs.see(_batches(raw, list(columns)), columns)
         if needs.needs_nanoseconds and needs.overflows:
