@@ -19,17 +19,29 @@ Indices = Iterable[int] | npt.NDArray[np.integer[Any]]
 
 
 def unique(values: Any, **options: Any) -> Any:
-    """``np.unique``, which imports ``numpy.ma`` when it is called first: not while another thread forks."""
-    with importing:
-        import numpy.ma  # noqa: F401
-    return np.unique(values, **options)
+    """Return different values in ascending order, and with options the same as ``np.unique``.
+
+    That imports ``numpy.ma`` when it is called first, which must not happen while another thread forks, and takes a
+    moment. Without options, nothing is imported.
+    """
+    if options:
+        with importing:
+            import numpy.ma  # noqa: F401
+        return np.unique(values, **options)
+    ordered = np.sort(values, axis=None)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
-def isin(values: Any, wanted: Any) -> npt.NDArray[np.bool_]:
-    """``np.isin``, which calls ``np.unique``."""
-    with importing:
-        import numpy.ma  # noqa: F401
-    return np.isin(values, wanted)
+def isin(values: npt.NDArray[Any], wanted: Any) -> npt.NDArray[np.bool_]:
+    """Return which values are among the wanted ones, as ``np.isin``, which imports as ``np.unique`` does."""
+    ordered = np.sort(wanted, axis=None)
+    if not len(ordered):
+        return np.zeros(np.shape(values), np.bool_)
+    places = np.searchsorted(ordered, values)
+    found: npt.NDArray[np.bool_] = ordered[np.minimum(places, len(ordered) - 1)] == values
+    return found
 
 
 def resolve(indices: Indices, count: int) -> Int64Array:

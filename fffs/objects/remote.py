@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from fffs.base.cache_settings import cache_settings
 from fffs.base.descriptors import describe, leaves
+from fffs.base.numbers import unique
 from fffs.base.times import nearest_time
 from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
@@ -150,7 +151,7 @@ class RemoteFile(File):
         """Read records from caches or stores, and those once more that need a new signature."""
         count_again()
         numbers = transfer.numbers_of(requests["fd"])
-        files = {number: file for number in set(numbers.tolist()) if (file := _files.get(number))}
+        files = {number: file for number in unique(numbers).tolist() if (file := _files.get(number))}
         for number, file in files.items():
             if file._access.is_due and not transfer.are_cached(requests[numbers == number]):
                 file._try_to_sign()
@@ -158,7 +159,7 @@ class RemoteFile(File):
         if transfer.read_batch(requests):
             return True
         refused = requests["status"] == -errno.EACCES
-        for number in set(numbers[refused].tolist()):
+        for number in unique(numbers[refused]).tolist():
             if not (number in files and files[number]._has_other_url(sent[number])):
                 refused &= numbers != number
         if refused.any():

@@ -103,7 +103,7 @@ class Arranger:
         statuses = self._statuses
         owners = np.arange(len(statuses), dtype=np.uint32)
         devices = statuses["device"]
-        reliable = isin(devices, [device for device, known in self._numbered.items() if known])
+        reliable = isin(devices, np.array([device for device, known in self._numbered.items() if known], devices.dtype))
         # Something on another file system than its folder is a mount point, whose numbers were not examined.
         above = np.concatenate([self._root["device"], devices])[self._parents]
         reliable &= devices == above
