@@ -66,6 +66,7 @@ class Answerer:
             store = self._stores.get((scheme, bucket))
             if store is None:
                 store = LastingStore(functools.partial(self._settings.make, scheme, bucket))
+                store.get()  # which reads the profile, also for what is made for uploads
                 self._stores[scheme, bucket] = store
         return store
 
