@@ -39,7 +39,6 @@ from engine_model import (
     wait_until,
 )
 from inside import engine, importing, lib
-from PIL import Image
 
 import fffs
 from fffs import granular
@@ -720,43 +719,3 @@ thread.join()
     for delay in ("0", "0.03", "0.1"):
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, path, delay]
         subprocess.run(command, timeout=120, check=True)
-
-
-def test_nothing_is_imported_while_another_thread_may_fork(tmp_path: Path) -> None:
-    """Pillow imports its plugins at the first image, and some only for a picture that needs them."""
-    pixels = Image.new("RGB", (8, 8))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the orientation
-    for name, image, options in (
-        ("a.png", pixels, {"exif": exif}),
-        ("b.png", pixels.convert("P"), {}),
-        ("c.jpeg", pixels, {"exif": exif}),
-        ("d.jpeg", pixels, {"format": "MPO", "save_all": True, "append_images": [pixels]}),
-    ):
-        image.save(tmp_path / name, **options)
-    code = """
-import os, sys
-import numpy as np
-from fffs.granular import decoders, encoders
-from inside import importing
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if not importing.importing._inside:
-            outside.append(name)
-outside = []
-sys.meta_path.insert(0, Watch())
-for name in sorted(os.listdir(sys.argv[1])):
-    with open(f"{sys.argv[1]}/{name}", "rb") as file:
-        assert decoders[name[2:]](file.read()).shape[:2] == (8, 8)
-for name, value in {"png": np.zeros((4, 4), np.uint8), "jpeg": np.zeros((4, 4, 3), np.uint8), "msgpack": {"a": [1]},
-                    "tree": [np.zeros(3), "a"], "array": np.zeros(3, "<M8[s]")}.items():
-    decoders[name](encoders[name](value))
-sys.exit(str(outside) if outside else 0)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    for kind in ("png", "jpeg"):  # whatever is decoded first
-        (tmp_path / kind).mkdir()
-        for path in tmp_path.glob(f"?.{kind}"):
-            path.rename(tmp_path / kind / path.name)
-        command = [sys.executable, "-c", code, tmp_path / kind]
-        subprocess.run(command, timeout=120, check=True, env=environment)

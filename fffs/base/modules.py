@@ -13,6 +13,7 @@ from typing import Final
 from fffs.base.importing import importing
 
 _ROOT: Final = Path(__file__).parent.parent.parent  # where this package is, also if a hook found it
+_OURS: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
 _KEPT: Final = "FFFS_KEPT_"
 
 
@@ -25,13 +26,13 @@ def module_variables() -> dict[str, str]:
     """Return variables of the environment with which ``python -m`` in a child imports these modules. The child calls
     ``restore_variables`` at first. Raises as ``module_path``.
     """
-    ours = {"PYTHONPATH": os.pathsep.join(module_path()), "PYTHONSAFEPATH": "1"}
-    return {**ours, **{_KEPT + name: os.environ[name] for name in ours if name in os.environ}}
+    kept = {_KEPT + name: os.environ[name] for name in _OURS if name in os.environ}
+    return {**kept, "PYTHONPATH": os.pathsep.join(module_path()), "PYTHONSAFEPATH": "1"}
 
 
 def restore_variables() -> None:
     """Undo ``module_variables`` in the child: the programs that it starts may be for another Python."""
-    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+    for name in _OURS:
         os.environ.pop(name, None)
         if _KEPT + name in os.environ:
             os.environ[name] = os.environ.pop(_KEPT + name)

@@ -17,12 +17,10 @@ _EPOCH: Final = 2_440_588  # the number of the day which begins in 1970
 _DAY: Final = 86_400 * 10**6  # microseconds
 _FARTHEST: Final = 10**8  # days: microseconds of 64 bits hold them, and 2**63 nanoseconds more
 
-_INT96: Final = "INT96"
-
 
 def has_int96(schema: Any) -> bool:
     """Return whether a file of such a schema, which is Parquet's, has such times."""
-    return any(schema.column(k).physical_type == _INT96 for k in range(len(schema)))
+    return any(_are_times(schema))
 
 
 def int96_columns(schema: Any, arrow: Any) -> dict[str, list[bool]]:
@@ -30,9 +28,13 @@ def int96_columns(schema: Any, arrow: Any) -> dict[str, list[bool]]:
 
     schema: Parquet's, with INT96. arrow: Arrow's, for the same columns.
     """
-    are_times = iter([schema.column(k).physical_type == _INT96 for k in range(len(schema))])
+    are_times = iter(_are_times(schema))
     columns = {field.name: list(islice(are_times, _count(field.type))) for field in arrow}
     return {name: times for name, times in columns.items() if any(times)}
+
+
+def _are_times(schema: Any) -> list[bool]:
+    return [schema.column(k).physical_type == "INT96" for k in range(len(schema))]
 
 
 @dataclass
