@@ -73,6 +73,29 @@ except fffs.errors.FffsError as error:
     assert done.stderr == "" and "127.0.0.1" in done.stdout
 
 
+@pytest.mark.parametrize("added", [False, True])
+def test_a_program_may_have_modules_with_names_of_the_standard_library(tmp_path: Path, added: bool) -> None:
+    """Beside it, such as secrets.py with its keys; or in a folder that it adds after it imported the others."""
+    other = tmp_path / "other" if added else tmp_path
+    other.mkdir(exist_ok=True)
+    for name in ("secrets", "http", "xml", *["signal", "queue", "linecache"] * added):
+        (other / f"{name}.py").write_text("KEY = 'abc'\n")
+    (tmp_path / "program.py").write_text(f"""
+import sys
+import fffs, fffs.errors
+if {added}:
+    import torch
+    sys.path.insert(0, {str(other)!r})
+try:
+    fffs.PackedFolder("s3://bucket/x.ffr")
+except fffs.errors.FffsError as error:
+    print(error)
+""")
+    command, environment = [sys.executable, tmp_path / "program.py"], os.environ | STORE
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stderr == "" and "127.0.0.1" in done.stdout
+
+
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/of/the/user", "PYTHONSAFEPATH": ""}])
 def test_programs_that_a_daemon_starts_get_no_variables_of_ours(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -180,6 +180,31 @@ def test_a_dictionary_may_have_numbers_and_nulls(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_bytes_and_texts_may_have_encodings_of_which_arrow_makes_no_dictionary(tmp_path: Path, encoding: str) -> None:
+    rows = 2 * table_items.FEW_ROWS + 3
+    images = [{"bytes": b"image%04d" % k, "path": f"{k}.jpg"} for k in range(rows)]
+    columns = {
+        "bytes": pa.array([b"bytes%04d" % k if k % 3 else None for k in range(rows)]),
+        "text": pa.array([f"text{k:04}" for k in range(rows)]),
+        "plain": pa.array([b"the same"] * rows),
+        "image": pa.array(images, IMAGE),
+    }
+    encodings = dict.fromkeys(["bytes", "text", "image.bytes"], encoding)
+    source = tmp_path / "x.parquet"
+    options = {"use_dictionary": ["plain"], "column_encoding": encodings, "row_group_size": rows // 2}
+    pq.write_table(pa.table(columns), source, **options)
+    fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=quiet)
+    wanted = {}
+    for name, column in columns.items():
+        cells = [cell and cell["bytes"] if name == "image" else cell for cell in column.to_pylist()]
+        encoded = [cell.encode() if isinstance(cell, str) else cell for cell in cells]
+        wanted |= {b"%06d.%s" % (k, name.encode()): cell for k, cell in enumerate(encoded) if cell is not None}
+    assert pack_contents(tmp_path / "y.ffr") == wanted
+    fffs.convert(source, tmp_path / "y.tfrecord", column="text")
+    assert records_of(tmp_path / "y.tfrecord") == [f"text{k:04}".encode() for k in range(rows)]
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_times_keep_their_nanoseconds(tmp_path: Path, name: str) -> None:
     columns = {

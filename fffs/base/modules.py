@@ -18,8 +18,19 @@ _KEPT: Final = "FFFS_KEPT_"
 
 
 def module_path() -> list[str]:
-    """Return ``sys.path`` for a child, in absolute paths. Raises OSError: one is relative to a folder that is gone."""
-    return [*(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str) and entry), str(_ROOT)]
+    """Return ``sys.path`` for a child, in absolute paths. Raises OSError: one is relative to a folder that is gone.
+
+    The standard library comes first. A program may have a ``secrets.py`` beside it, which this process does not
+    import, or a folder that it added after it imported what has these names.
+    """
+    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str) and entry]
+    return [*sorted(paths, key=_is_other), str(_ROOT)]
+
+
+def _is_other(path: str) -> bool:
+    """Return whether a path is not the standard library's."""
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    return path not in (library, os.path.join(library, "lib-dynload"))
 
 
 def module_variables() -> dict[str, str]:

@@ -25,6 +25,7 @@ URL: Final = "__url__"  # where WebDataset read a sample
 PATH, BYTES = "path", "bytes"
 BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group
 BATCH_ROWS: Final = 4096
+FEW_ROWS: Final = 64  # of values that may share bytes in the file, of which the average knows nothing
 READ: Final = 1 << 20
 LEAST: Final = 1 << 30  # bytes that may be read at once, however little memory there seems to be
 
@@ -274,10 +275,14 @@ class ParquetItems(TableItems):
         return int(self._open(file).metadata.num_rows)
 
     def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
-        """As in ``TableItems``. Values that a file has once, for many rows, are in memory once."""
-        opened = self._open(file, [place for name in columns for place in self._places(name)])
+        """As in ``TableItems``. Values that a file has once, for many rows, are in memory once if Arrow can do that."""
+        opened = self._open(file)
         with decoding(file.name):
-            yield from _batches(opened, columns)
+            places = {place for name in columns for place in self._places(name)}
+            without = _without_dictionary(opened, places)
+        opened = self._open(file, sorted(places - without), opened.metadata)
+        with decoding(file.name):
+            yield from _batches(opened, columns, FEW_ROWS if without else BATCH_ROWS)
 
     def _places(self, column: str) -> list[str]:
         """Return what may be read as a dictionary: the bytes in a column."""
@@ -287,12 +292,23 @@ class ParquetItems(TableItems):
         return [column] if holds_bytes(kind) else []
 
 
-def _batches(opened: Any, columns: list[str]) -> Iterator[Any]:
+def _without_dictionary(opened: Any, places: set[str]) -> set[str]:
+    """Return which of the columns Arrow cannot read as a dictionary: those whose values begin as the ones before."""
+    groups = [opened.metadata.row_group(k) for k in range(opened.num_row_groups)]
+    paths = {k: opened.schema.column(k).path for k in range(len(opened.schema))}
+    return {
+        path
+        for k, path in paths.items()
+        if path in places and any("DELTA" in encoding for group in groups for encoding in group.column(k).encodings)
+    }
+
+
+def _batches(opened: Any, columns: list[str], most: int = BATCH_ROWS) -> Iterator[Any]:
     """Yield columns of a Parquet file, a few rows at a time."""
     for k in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
         group = opened.metadata.row_group(k)
         rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
-        rows = max(min(rows, BATCH_ROWS), 1)
+        rows = max(min(rows, most), 1)
         yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
 
 
