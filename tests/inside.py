@@ -106,6 +106,7 @@ fffs.files.verity
 fffs.formats.tfrecord=tfrecord_files
 fffs.layouts.union
 fffs.converting.convert_task
+fffs.converting.foreign.parquet_items
 fffs.converting.foreign.table_items
 fffs.converting.verifying
 """

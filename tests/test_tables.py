@@ -29,6 +29,7 @@ from inside import (
     ReopenedFile,
     converting_parser,
     optional_library,
+    parquet_items,
     table_items,
 )
 from test_cli import run
@@ -182,7 +183,7 @@ def test_a_dictionary_may_have_numbers_and_nulls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_bytes_and_texts_may_have_encodings_of_which_arrow_makes_no_dictionary(tmp_path: Path, encoding: str) -> None:
-    rows = 2 * table_items.FEW_ROWS + 3
+    rows = 2 * parquet_items.FEW_ROWS + 3
     images = [{"bytes": b"image%04d" % k, "path": f"{k}.jpg"} for k in range(rows)]
     columns = {
         "bytes": pa.array([b"bytes%04d" % k if k % 3 else None for k in range(rows)]),

@@ -13,7 +13,8 @@ from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.json_file import load_object
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
 from fffs.converting.foreign.mds_folder import ENDINGS, INDEX, MdsItems, expand_mds
-from fffs.converting.foreign.table_items import ArrowItems, ParquetItems
+from fffs.converting.foreign.parquet_items import ParquetItems
+from fffs.converting.foreign.table_items import ArrowItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
 from fffs.formats.part_names import complete_sets
 from fffs.objects.locations import is_folder, names_in, open_file

@@ -17,7 +17,8 @@ from fffs.converting.foreign.exported import (
     ExportReading,
     WholeFiles,
 )
-from fffs.converting.foreign.table_items import BYTES, PATH, ArrowItems, ParquetItems, TableItems
+from fffs.converting.foreign.parquet_items import ParquetItems
+from fffs.converting.foreign.table_items import BYTES, PATH, ArrowItems, TableItems
 from fffs.converting.verifying import differs
 from fffs.errors import UnsupportedError
 from fffs.files.file import File
