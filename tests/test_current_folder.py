@@ -14,7 +14,18 @@ from inside import modules
 import fffs
 
 # Modules that Python imports in each process that it starts. They say that they were imported, and fail.
-NAMES = ("signal", "pickle", "selectors", "socket", "multiprocessing", "threading", "linecache", "fffs", "obstore")
+NAMES = [
+    "signal",
+    "pickle",
+    "selectors",
+    "socket",
+    "multiprocessing",
+    "threading",
+    "linecache",
+    "configparser",
+    "fffs",
+    "obstore",
+]
 STORE = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",  # where nothing listens
     "AWS_ALLOW_HTTP": "1",
@@ -40,6 +51,7 @@ def stranger(tmp_path: Path) -> Path:
     [
         "verify a.ffr",
         "verify --executor processes:2 a.ffr",
+        "verify --executor ray a.ffr",
         "pack --parts 2 --executor processes:2 source set",
         "convert --to tfrecord --parts 1 --executor processes:1 a.ffr t",
         "pack source s3://bucket/x.ffr",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import executors
+from inside import executors, modules
 from set_sources import assert_same
 
 import fffs
@@ -56,10 +56,11 @@ class FakeRay(types.ModuleType):
     def is_initialized(self) -> bool:
         return bool(self.addresses)
 
-    def init(self, address: str | None) -> None:
+    def init(self, address: str | None, **options: Any) -> None:
         if address == "nowhere:1":
             raise ConnectionError("no cluster")
         self.addresses.append(address)
+        self.options = options
 
     def remote(self, *, max_retries: int) -> Any:
         assert max_retries == 0  # whoever submits sees each failure
@@ -90,7 +91,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 def test_ray_by_name_and_as_an_object(source: Path, tmp_path: Path, ray: FakeRay) -> None:
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor="ray:10.0.0.1:6379")
-    assert ray.addresses == ["10.0.0.1:6379"]
+    assert ray.addresses == ["10.0.0.1:6379"] and ray.options == {}
     fffs.pack_folder(source, tmp_path / "b", parts=3, executor=fffs.ray.executor())
     assert ray.addresses == ["10.0.0.1:6379"]  # it is connected already
     assert_same(source, tmp_path / "a", tmp_path / "copy")
@@ -162,12 +163,22 @@ def test_dask_by_the_address_of_its_scheduler(source: Path, tmp_path: Path, monk
     assert_same(source, tmp_path / "a", tmp_path / "copy")
 
 
-def test_mpi_by_name(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    futures = types.SimpleNamespace(MPIPoolExecutor=lambda: ThreadPoolExecutor(2))
+@pytest.mark.parametrize("protected", [False, True])
+def test_mpi_by_name(source: Path, tmp_path: Path, monkeypatch: Any, protected: bool) -> None:
+    """In commands, workers that it starts by itself look for no modules in the current folder."""
+    given: list[list[str]] = []
+
+    def make(python_args: list[str]) -> ThreadPoolExecutor:
+        given.append(python_args)
+        return ThreadPoolExecutor(2)
+
+    futures = types.SimpleNamespace(MPIPoolExecutor=make)
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(futures=futures))
     monkeypatch.setitem(sys.modules, "mpi4py.futures", futures)
+    monkeypatch.setattr(modules, "_protected", [True] * protected)
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor="mpi")
     assert_same(source, tmp_path / "a", tmp_path / "copy")
+    assert given == [["-P"] * (protected and sys.version_info >= (3, 11))]
 
 
 @pytest.mark.parametrize(

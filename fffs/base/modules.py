@@ -16,6 +16,12 @@ _ROOT: Final = Path(__file__).parent.parent.parent  # where this package is, als
 _OURS: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
 _KEPT: Final = "FFFS_KEPT_"
 
+# Options of the interpreter with which the current folder is not the first place for modules. Python 3.10 has none but
+# -I, which also leaves out PYTHONPATH.
+SAFE: Final = ("-P",) if sys.version_info >= (3, 11) else ()
+
+_protected: list[bool] = []
+
 
 def module_path() -> list[str]:
     """Return ``sys.path`` for a child, in absolute paths. Raises OSError: one is relative to a folder that is gone.
@@ -50,13 +56,19 @@ def restore_variables() -> None:
 
 
 def protect_workers() -> None:
-    """Let the processes that ``multiprocessing`` starts from now on import nothing before they have our ``sys.path``.
+    """Let workers that this process starts from now on import nothing before they have our ``sys.path``.
 
-    It starts them with -c, for which the first place is the current folder. For programs only. No variable of the
-    environment does that, which the programs would get that these processes start.
+    ``multiprocessing`` starts them with -c, for which the first place is the current folder. For programs only. No
+    variable of the environment does that, which the programs would get that these processes start. For engines that
+    start workers by themselves, see ``are_workers_protected``.
     """
     with importing:
         from multiprocessing import util
     flags = vars(util)["_args_from_interpreter_flags"]
-    safe = "-P" if sys.version_info >= (3, 11) else "-I"
-    vars(util)["_args_from_interpreter_flags"] = lambda: [*flags(), safe]
+    vars(util)["_args_from_interpreter_flags"] = lambda: [*flags(), *(SAFE or ["-I"])]
+    _protected[:] = [True]
+
+
+def are_workers_protected() -> bool:
+    """Return whether ``protect_workers`` was called."""
+    return bool(_protected)

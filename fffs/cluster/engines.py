@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
+from fffs.base.modules import SAFE, are_workers_protected
 from fffs.cluster.executors import ExecutorLike, Submits
 from fffs.cluster.processes import Processes
 from fffs.errors import FffsError, UsageError
@@ -71,7 +72,8 @@ def _dask(address: str) -> Iterator[Submits]:
 
 @contextlib.contextmanager
 def _mpi(_: str) -> Iterator[Submits]:
-    with _imported("mpi4py.futures", "mpi4py").MPIPoolExecutor() as executor:
+    options = [*SAFE] if are_workers_protected() else []  # for workers that it starts itself
+    with _imported("mpi4py.futures", "mpi4py").MPIPoolExecutor(python_args=options) as executor:
         yield executor
 
 
@@ -99,7 +101,7 @@ class RayExecutor(Executor):
         self._ray = _imported("ray", "ray")
         if not self._ray.is_initialized():
             try:
-                self._ray.init(address)
+                self._ray.init(address, **_ray_options(address))
             except (ConnectionError, ValueError) as error:
                 raise UsageError(f"ray:{address or ''}: the cluster cannot be reached: {error}") from error
 
@@ -109,6 +111,17 @@ class RayExecutor(Executor):
         future = _RayFuture(self._ray, reference)
         reference.future().add_done_callback(future.take)
         return future
+
+
+def _ray_options(address: str | None) -> dict[str, Any]:
+    """Return options with which the workers of programs import nothing from the current folder of this process.
+
+    Ray gives it to its workers as the first place for modules, unless the job is that of a client, which has no folder
+    that they know.
+    """
+    if not are_workers_protected() or (address or "").startswith("ray://"):
+        return {}
+    return {"job_config": importlib.import_module("ray.job_config").JobConfig(_client_job=True)}
 
 
 class _RayFuture(Future[Any]):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fffs.base.descriptors import memory_file
-from fffs.base.modules import module_path
+from fffs.base.modules import SAFE, module_path
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
 from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
@@ -23,9 +23,8 @@ _START: Final = 60.0  # seconds
 _ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _MODULE: Final = "fffs.objects.store_process"
-# With -c and without -P, the current folder is the first place where modules are looked for. Python 3.10 has no -P, but
-# imports nothing before it runs the code; 3.13 does.
-_SAFE: Final = ("-P",) if sys.version_info >= (3, 11) else ()
+# With -c alone, the current folder is the first place where modules are looked for. Python 3.10 knows nothing against
+# it, but imports nothing before it runs the code; 3.13 does.
 _CODE: Final = f"import sys; sys.path[:] = sys.argv[1:]; from {_MODULE} import main; sys.exit(main())"
 
 
@@ -200,7 +199,7 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     try:
         stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
         # Not in the environment: it may start other programs.
-        command = [sys.executable, *_SAFE, "-c", _CODE, *module_path()]
+        command = [sys.executable, *SAFE, "-c", _CODE, *module_path()]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
