@@ -108,6 +108,20 @@ except fffs.errors.FffsError as error:
     assert done.stderr == "" and "127.0.0.1" in done.stdout
 
 
+def test_a_daemon_does_not_import_modules_of_a_program_with_names_of_the_standard_library(tmp_path: Path) -> None:
+    for name in ("queue", "inspect", "email"):
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "a.ffr").write_bytes(record_file([b"one"]))
+    (tmp_path / "program.py").write_text("""
+import os, fffs, fffs.mount
+with fffs.mount.mounted("a.ffr") as folder:
+    print(os.listdir(folder))
+""")
+    command = [sys.executable, tmp_path / "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("['000000']\n", "")
+
+
 @pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/of/the/user", "PYTHONSAFEPATH": ""}])
 def test_programs_that_a_daemon_starts_get_no_variables_of_ours(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
