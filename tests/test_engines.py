@@ -98,6 +98,33 @@ def test_ray_by_name_and_as_an_object(source: Path, tmp_path: Path, ray: FakeRay
     assert_same(source, tmp_path / "b", tmp_path / "copy-b")
 
 
+class JobConfig:
+    """As Ray's, which adds the current folder to the paths."""
+
+    def __init__(self) -> None:
+        self._py_driver_sys_path = list[str]()
+
+    def paths(self) -> list[str]:
+        self._py_driver_sys_path.extend([os.getcwd()])
+        return self._py_driver_sys_path
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:6379", "ray://10.0.0.1:10001", "beside"])
+def test_ray_gets_no_current_folder_from_commands(
+    source: Path, tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Unless modules of that folder are ours, too; and clients of Ray have none."""
+    monkeypatch.setattr(modules, "_protected", [True])
+    monkeypatch.setitem(sys.modules, "ray.job_config", types.SimpleNamespace(JobConfig=JobConfig))
+    monkeypatch.chdir(source)
+    if address == "beside":
+        monkeypatch.syspath_prepend(source)
+    fffs.pack_folder(source, tmp_path / "a", parts=3, executor=f"ray:{address}")
+    if address.startswith("10"):
+        assert ray.options.pop("job_config").paths() == []
+    assert ray.options == {}
+
+
 def test_a_worker_of_ray_that_dies(source: Path, tmp_path: Path, ray: FakeRay) -> None:
     ray.wrong[1] = RuntimeError("the actor died")
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor="ray")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
@@ -116,12 +118,14 @@ class RayExecutor(Executor):
 def _ray_options(address: str | None) -> dict[str, Any]:
     """Return options with which the workers of programs import nothing from the current folder of this process.
 
-    Ray gives it to its workers as the first place for modules, unless the job is that of a client, which has no folder
-    that they know.
+    Ray adds it to a list of paths, which come first for its workers. A client of Ray (ray://) does not. It stays in
+    that list if this process has the folder in its path, too, as under ``python -m``.
     """
-    if not are_workers_protected() or (address or "").startswith("ray://"):
+    if not are_workers_protected() or (address or "").startswith("ray://") or os.path.abspath("") in sys.path:
         return {}
-    return {"job_config": importlib.import_module("ray.job_config").JobConfig(_client_job=True)}
+    config = importlib.import_module("ray.job_config").JobConfig
+    paths = property(lambda config: [], lambda config, value: None)  # to which nothing is added
+    return {"job_config": type(config.__name__, (config,), {"_py_driver_sys_path": paths})()}
 
 
 class _RayFuture(Future[Any]):
