@@ -109,18 +109,20 @@ class JobConfig:
         return self._py_driver_sys_path
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1:6379", "ray://10.0.0.1:10001", "beside"])
+@pytest.mark.parametrize("address", ["10.0.0.1:6379", "", "auto", "ray://10.0.0.1:10001", "beside"])
+@pytest.mark.parametrize("variable", ["", "10.0.0.1:6379", "ray://10.0.0.1:10001"])
 def test_ray_gets_no_current_folder_from_commands(
-    source: Path, tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, address: str
+    source: Path, tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, address: str, variable: str
 ) -> None:
     """Unless modules of that folder are ours, too; and clients of Ray have none."""
     monkeypatch.setattr(modules, "_protected", [True])
     monkeypatch.setitem(sys.modules, "ray.job_config", types.SimpleNamespace(JobConfig=JobConfig))
+    monkeypatch.setenv("RAY_ADDRESS", variable)
     monkeypatch.chdir(source)
     if address == "beside":
         monkeypatch.syspath_prepend(source)
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor=f"ray:{address}")
-    if address.startswith("10"):
+    if address.startswith("10") or (address in ("", "auto") and "://" not in variable):
         assert ray.options.pop("job_config").paths() == []
     assert ray.options == {}
 

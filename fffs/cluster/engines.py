@@ -118,10 +118,13 @@ class RayExecutor(Executor):
 def _ray_options(address: str | None) -> dict[str, Any]:
     """Return options with which the workers of programs import nothing from the current folder of this process.
 
-    Ray adds it to a list of paths, which come first for its workers. A client of Ray (ray://) does not. It stays in
-    that list if this process has the folder in its path, too, as under ``python -m``.
+    Ray adds it to a list of paths, which come first for its workers. Its clients, for addresses with a scheme, do not,
+    and know no such option. It stays in that list if this process has the folder in its path, too, as under
+    ``python -m``.
     """
-    if not are_workers_protected() or (address or "").startswith("ray://") or os.path.abspath("") in sys.path:
+    if address in (None, "auto"):
+        address = os.environ.get("RAY_ADDRESS")
+    if not are_workers_protected() or "://" in (address or "") or os.path.abspath("") in sys.path:
         return {}
     config = importlib.import_module("ray.job_config").JobConfig
     paths = property(lambda config: [], lambda config, value: None)  # to which nothing is added
