@@ -205,6 +205,7 @@ def test_mpi_by_name(source: Path, tmp_path: Path, monkeypatch: Any, protected: 
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(futures=futures))
     monkeypatch.setitem(sys.modules, "mpi4py.futures", futures)
     monkeypatch.setattr(modules, "_protected", [True] * protected)
+    monkeypatch.chdir(tmp_path)
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor="mpi")
     assert_same(source, tmp_path / "a", tmp_path / "copy")
     assert given == [["-P"] * (protected and sys.version_info >= (3, 11))]

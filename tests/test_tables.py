@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import importlib
 import io
 import json
 import os
@@ -204,6 +206,46 @@ def test_bytes_and_texts_may_have_encodings_of_which_arrow_makes_no_dictionary(t
     assert pack_contents(tmp_path / "y.ffr") == wanted
     fffs.convert(source, tmp_path / "y.tfrecord", column="text")
     assert records_of(tmp_path / "y.tfrecord") == [f"text{k:04}".encode() for k in range(rows)]
+
+
+def test_the_encoding_may_change_within_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a dictionary became too large for its writer."""
+    read, rows = parquet_items._batches, 2 * parquet_items.FEW_ROWS + 7
+
+    def batches(opened: Any, group: int, columns: list[str], most: int = 10) -> Iterator[Any]:
+        for k, batch in enumerate(read(opened, group, columns, most)):
+            if most == 10 and k == 7 * group:
+                raise OSError(f"{parquet_items.NO_DICTIONARY} for DeltaByteArrayDecoder")
+            yield batch
+
+    monkeypatch.setattr(parquet_items, "_batches", batches)
+    cells = [f"text{k:04}".encode() for k in range(2 * rows)]
+    pq.write_table(pa.table({"x": cells}), tmp_path / "x.parquet", row_group_size=rows)
+    fffs.convert(tmp_path / "x.parquet", tmp_path / "y.tfrecord", column="x")
+    assert records_of(tmp_path / "y.tfrecord") == cells
+
+
+def test_an_encrypted_column_beside_a_plain_footer(tmp_path: Path) -> None:
+    """pyarrow ends the process if it is asked what the footer says of such a column."""
+    encryption = importlib.import_module("pyarrow.parquet.encryption")
+
+    class Client(encryption.KmsClient):  # type: ignore[misc, name-defined]
+        def __init__(self, _: Any) -> None:
+            super().__init__()
+
+        def wrap_key(self, key: bytes, _: str) -> bytes:
+            return base64.b64encode(key)
+
+    factory = encryption.CryptoFactory(Client)
+    config = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["secret"]}, plaintext_footer=True)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    table = pa.table({"image": [b"one", b"two"], "secret": ["a", "b"]})
+    with pq.ParquetWriter(tmp_path / "x.parquet", table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    with pytest.raises(MetadataError, match="decrypt"):
+        fffs.convert(tmp_path / "x.parquet", tmp_path / "y.ffr", warn=quiet)
+    fffs.convert(tmp_path / "x.parquet", tmp_path / "y.tfrecord", column="image")
+    assert records_of(tmp_path / "y.tfrecord") == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -74,7 +74,7 @@ def _dask(address: str) -> Iterator[Submits]:
 
 @contextlib.contextmanager
 def _mpi(_: str) -> Iterator[Submits]:
-    options = [*SAFE] if are_workers_protected() else []  # for workers that it starts itself
+    options = [*SAFE] if _is_kept_out() else []  # for workers that it starts itself
     with _imported("mpi4py.futures", "mpi4py").MPIPoolExecutor(python_args=options) as executor:
         yield executor
 
@@ -85,6 +85,11 @@ _ENGINES: Final[dict[str, Callable[[str], contextlib.AbstractContextManager[Subm
     "ray": lambda address: RayExecutor(address or None),
     "mpi": _mpi,
 }
+
+
+def _is_kept_out() -> bool:
+    """Return whether workers must not import from the current folder. Under ``python -m``, this process does, too."""
+    return are_workers_protected() and os.path.abspath("") not in sys.path
 
 
 # ---------------------------------------------------------------- Ray
@@ -119,12 +124,11 @@ def _ray_options(address: str | None) -> dict[str, Any]:
     """Return options with which the workers of programs import nothing from the current folder of this process.
 
     Ray adds it to a list of paths, which come first for its workers. Its clients, for addresses with a scheme, do not,
-    and know no such option. It stays in that list if this process has the folder in its path, too, as under
-    ``python -m``.
+    and know no such option.
     """
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")
-    if not are_workers_protected() or "://" in (address or "") or os.path.abspath("") in sys.path:
+    if not _is_kept_out() or "://" in (address or ""):
         return {}
     config = importlib.import_module("ray.job_config").JobConfig
     paths = property(lambda config: [], lambda config, value: None)  # to which nothing is added

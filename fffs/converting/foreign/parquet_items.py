@@ -16,6 +16,7 @@ from fffs.granular.optional import library
 
 BATCH_BYTES: Final = 4 << 20  # of rows that are decoded at a time, judging by the average of a row group
 BATCH_ROWS: Final = 4096
+NO_DICTIONARY: Final = "Not yet implemented: DecodeArrow of DictAccumulator"  # for encodings of version 2
 FEW_ROWS: Final = 64  # of values that may share bytes in the file, of which the average knows nothing
 READ: Final = 1 << 20
 
@@ -56,7 +57,8 @@ class ParquetItems(TableItems):
                     footer = library("pyarrow", self.shown).BufferReader(with_int96_as_bytes(file))
                     raw = self._open(file, metadata=library("pyarrow.parquet", self.shown).read_metadata(footer))
                     columns = int96_columns(opened.schema, raw.schema_arrow)
-                    needs.see(_batches(raw, list(columns)), columns)
+                    for group in range(raw.num_row_groups):
+                        needs.see(_batches(raw, group, list(columns)), columns)
         if needs.needs_nanoseconds and needs.overflows:
             raise UnsupportedError(
                 f"{self.shown}: has INT96 times with nanoseconds, or before 1970 in the form of an older pyarrow, and "
@@ -76,13 +78,21 @@ class ParquetItems(TableItems):
 
     def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
         """As in ``TableItems``. Values that a file has once, for many rows, are in memory once if Arrow can do that."""
-        opened = self._open(file)
+        opened = self._open(file, [place for name in columns for place in self._places(name)])
         with decoding(file.name):
-            places = {place for name in columns for place in self._places(name)}
-            without = _without_dictionary(opened, places)
-        opened = self._open(file, sorted(places - without), opened.metadata)
-        with decoding(file.name):
-            yield from _batches(opened, columns, FEW_ROWS if without else BATCH_ROWS)
+            for group in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
+                done = 0
+                try:
+                    for batch in _batches(opened, group, columns):
+                        yield batch
+                        done += batch.num_rows
+                except OSError as error:
+                    # The footer says which columns have such values, but pyarrow ends the process if what it says of
+                    # one is encrypted or damaged.
+                    if NO_DICTIONARY not in str(error):
+                        raise
+                    plain = self._open(file, metadata=opened.metadata)
+                    yield from _without(done, _batches(plain, group, columns, FEW_ROWS))
 
     def _places(self, column: str) -> list[str]:
         """Return what may be read as a dictionary: the bytes in a column."""
@@ -92,21 +102,17 @@ class ParquetItems(TableItems):
         return [column] if holds_bytes(kind) else []
 
 
-def _without_dictionary(opened: Any, places: set[str]) -> set[str]:
-    """Return which of the columns Arrow cannot read as a dictionary: those whose values begin as the ones before."""
-    groups = [opened.metadata.row_group(k) for k in range(opened.num_row_groups)]
-    paths = {k: opened.schema.column(k).path for k in range(len(opened.schema))}
-    return {
-        path
-        for k, path in paths.items()
-        if path in places and any("DELTA" in encoding for group in groups for encoding in group.column(k).encodings)
-    }
+def _batches(opened: Any, group: int, columns: list[str], most: int = BATCH_ROWS) -> Iterator[Any]:
+    """Yield columns of a row group, a few rows at a time."""
+    about = opened.metadata.row_group(group)
+    rows = BATCH_BYTES * about.num_rows // max(about.total_byte_size, 1)
+    yield from opened.iter_batches(max(min(rows, most), 1), row_groups=[group], columns=columns, use_threads=False)
 
 
-def _batches(opened: Any, columns: list[str], most: int = BATCH_ROWS) -> Iterator[Any]:
-    """Yield columns of a Parquet file, a few rows at a time."""
-    for k in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
-        group = opened.metadata.row_group(k)
-        rows = BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
-        rows = max(min(rows, most), 1)
-        yield from opened.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
+def _without(rows: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Leave out the first rows of record batches."""
+    for batch in batches:
+        skipped = min(rows, batch.num_rows)
+        rows -= skipped
+        if skipped < batch.num_rows:
+            yield batch.slice(skipped)
