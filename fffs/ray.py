@@ -45,8 +45,9 @@ def read(
     """Return the files of a pack, or the records of any other source, as a ``ray.data.Dataset``.
 
     It has the columns ``path`` and ``bytes``. The latter is the memory of the batch that was read, without a copy.
-    Files come in the order of their bytes in the source; one with several names comes once. Bytes of a path that are
-    not UTF-8 are shown as ``\\xNN``.
+    In a block, files come in the order of their bytes in the source; one with several names comes once. Ray passes
+    blocks on as they end, unless ``preserve_order`` of ``ray.data.DataContext``'s ``execution_options`` is set. Bytes
+    of a path that are not UTF-8 are shown as ``\\xNN``.
 
     Args:
         source: a file, a folder, a URL, or a list of them, as for ``fffs.open``. Records without names have the paths
