@@ -209,20 +209,25 @@ def test_bytes_and_texts_may_have_encodings_of_which_arrow_makes_no_dictionary(t
 
 
 def test_the_encoding_may_change_within_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a dictionary became too large for its writer."""
-    read, rows = parquet_items._batches, 2 * parquet_items.FEW_ROWS + 7
+    """As where a dictionary became too large for its writer. What is read twice is not read twice again."""
+    read, rows, asked = parquet_items._batches, 2 * parquet_items.FEW_ROWS + 7, list[int]()
 
-    def batches(opened: Any, group: int, columns: list[str], most: int = 10) -> Iterator[Any]:
+    def batches(opened: Any, group: int, columns: list[str], most: int) -> Iterator[Any]:
+        asked.append(most)
         for k, batch in enumerate(read(opened, group, columns, most)):
-            if most == 10 and k == 7 * group:
+            if most == 10 and k == 7:
                 raise OSError(f"{parquet_items.NO_DICTIONARY} for DeltaByteArrayDecoder")
             yield batch
 
+    monkeypatch.setattr(parquet_items, "BATCH_ROWS", 10)
     monkeypatch.setattr(parquet_items, "_batches", batches)
+    (tmp_path / "x").mkdir()
     cells = [f"text{k:04}".encode() for k in range(2 * rows)]
-    pq.write_table(pa.table({"x": cells}), tmp_path / "x.parquet", row_group_size=rows)
-    fffs.convert(tmp_path / "x.parquet", tmp_path / "y.tfrecord", column="x")
-    assert records_of(tmp_path / "y.tfrecord") == cells
+    for name in ("1.parquet", "2.parquet"):
+        pq.write_table(pa.table({"x": cells}), tmp_path / "x" / name, row_group_size=rows)
+    fffs.convert(tmp_path / "x", tmp_path / "y.tfrecord", column="x")
+    assert records_of(tmp_path / "y.tfrecord") == cells * 2
+    assert asked == [10, *[parquet_items.FEW_ROWS] * 8]  # two passes over two groups of two files
 
 
 def test_an_encrypted_column_beside_a_plain_footer(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class ParquetItems(TableItems):
 
     def _load(self) -> None:
         self._unit, self._has_int96 = "ns", False  # the type of INT96 for Arrow, as of other files of the same table
+        self._plainly = False  # whether Arrow made no dictionary of some bytes
         super()._load()
 
     def files(self) -> Iterator[tuple[bytes, Bytes]]:
@@ -58,7 +59,7 @@ class ParquetItems(TableItems):
                     raw = self._open(file, metadata=library("pyarrow.parquet", self.shown).read_metadata(footer))
                     columns = int96_columns(opened.schema, raw.schema_arrow)
                     for group in range(raw.num_row_groups):
-                        needs.see(_batches(raw, group, list(columns)), columns)
+                        needs.see(_batches(raw, group, list(columns), BATCH_ROWS), columns)
         if needs.needs_nanoseconds and needs.overflows:
             raise UnsupportedError(
                 f"{self.shown}: has INT96 times with nanoseconds, or before 1970 in the form of an older pyarrow, and "
@@ -78,12 +79,13 @@ class ParquetItems(TableItems):
 
     def batches_of(self, file: File, columns: list[str]) -> Iterator[Any]:
         """As in ``TableItems``. Values that a file has once, for many rows, are in memory once if Arrow can do that."""
-        opened = self._open(file, [place for name in columns for place in self._places(name)])
+        places = [] if self._plainly else [place for name in columns for place in self._places(name)]
+        opened = self._open(file, places)
         with decoding(file.name):
             for group in range(opened.num_row_groups):  # a batch of several groups could have several dictionaries
                 done = 0
                 try:
-                    for batch in _batches(opened, group, columns):
+                    for batch in _batches(opened, group, columns, FEW_ROWS if self._plainly else BATCH_ROWS):
                         yield batch
                         done += batch.num_rows
                 except OSError as error:
@@ -91,8 +93,9 @@ class ParquetItems(TableItems):
                     # one is encrypted or damaged.
                     if NO_DICTIONARY not in str(error):
                         raise
-                    plain = self._open(file, metadata=opened.metadata)
-                    yield from _without(done, _batches(plain, group, columns, FEW_ROWS))
+                    self._plainly = True  # from now on: each attempt costs reading
+                    opened = self._open(file, metadata=opened.metadata)
+                    yield from _without(done, _batches(opened, group, columns, FEW_ROWS))
 
     def _places(self, column: str) -> list[str]:
         """Return what may be read as a dictionary: the bytes in a column."""
@@ -102,7 +105,7 @@ class ParquetItems(TableItems):
         return [column] if holds_bytes(kind) else []
 
 
-def _batches(opened: Any, group: int, columns: list[str], most: int = BATCH_ROWS) -> Iterator[Any]:
+def _batches(opened: Any, group: int, columns: list[str], most: int) -> Iterator[Any]:
     """Yield columns of a row group, a few rows at a time."""
     about = opened.metadata.row_group(group)
     rows = BATCH_BYTES * about.num_rows // max(about.total_byte_size, 1)
