@@ -86,6 +86,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     """A stand-in for Ray."""
     module = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setattr(modules, "_protected", [])  # a command may have run in this process
     return module
 
 

@@ -29,14 +29,10 @@ def module_path() -> list[str]:
     The standard library comes first. A program may have a ``secrets.py`` beside it, which this process does not
     import, or a folder that it added after it imported what has these names.
     """
-    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str) and entry]
-    return [*sorted(paths, key=_is_other), str(_ROOT)]
-
-
-def _is_other(path: str) -> bool:
-    """Return whether a path is not the standard library's."""
     library = os.path.dirname(os.path.abspath(os.__file__))
-    return path not in (library, os.path.join(library, "lib-dynload"))
+    standard = library, os.path.join(library, "lib-dynload")
+    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str) and entry]
+    return [*sorted(paths, key=lambda path: path not in standard), str(_ROOT)]
 
 
 def module_variables() -> dict[str, str]:
@@ -62,6 +58,8 @@ def protect_workers() -> None:
     variable of the environment does that, which the programs would get that these processes start. For engines that
     start workers by themselves, see ``are_workers_protected``.
     """
+    if are_workers_protected():
+        return
     with importing:
         from multiprocessing import util
     flags = vars(util)["_args_from_interpreter_flags"]
