@@ -19,8 +19,8 @@ from setuptools.build_meta import *  # noqa: F403
 GLUE = Path(__file__).parent / "_native.c"
 NEEDED = {"libdeflate.h": "deflate", "liburing.h": "uring"}
 MISSING = (
-    "fffs: cannot compile against {headers}: install a C compiler and the development packages "
-    "(Debian/Ubuntu: apt-get install gcc python3-dev libdeflate-dev liburing-dev; "
+    "fffs: cannot compile against {headers}: install a C compiler and the development packages, "
+    "of liburing 2.0 or later (Debian/Ubuntu: apt-get install gcc python3-dev libdeflate-dev liburing-dev; "
     "Fedora: dnf install gcc python3-devel libdeflate-devel liburing-devel)"
 )
 
@@ -35,7 +35,8 @@ def check_headers() -> None:
             source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
             output = str(Path(folder) / "probe")
             flags = [flag for name in ("CFLAGS", "LDFLAGS") for flag in os.environ.get(name, "").split()]
-            command = [*compiler, *flags, str(source), f"-l{library}", "-o", output]
+            # The headers of liburing before 2.0 need extensions of GNU, which the sources of fffs are compiled without.
+            command = [*compiler, *flags, "-std=c11", str(source), f"-l{library}", "-o", output]
             try:
                 found = subprocess.run(command, capture_output=True, check=False).returncode == 0
             except OSError:
