@@ -225,6 +225,18 @@ def test_a_package_that_is_not_installed_is_named(
     assert os.listdir(tmp_path) == ["photos"]
 
 
+def test_a_library_of_mpi_that_is_missing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "modules/mpi4py").mkdir(parents=True)
+    (tmp_path / "modules/mpi4py/__init__.py").write_text("")
+    (tmp_path / "modules/mpi4py/futures.py").write_text("raise RuntimeError('cannot load MPI library')")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    for name in ("mpi4py", "mpi4py.futures"):
+        monkeypatch.setitem(sys.modules, name, None)  # which is put back at the end
+        del sys.modules[name]
+    with pytest.raises(UsageError, match="mpi4py, which cannot be imported: cannot load MPI library"):
+        fffs.pack_folder(source, tmp_path / "a", parts=3, executor="mpi")
+
+
 def test_an_executor_that_was_shut_down(source: Path, tmp_path: Path) -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()

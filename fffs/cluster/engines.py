@@ -55,7 +55,7 @@ def _processes(number: str) -> Processes:
 def _imported(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # mpi4py raises the latter if there is no library of MPI
         raise UsageError(f"the executor needs the package {package}, which cannot be imported: {error}") from error
 
 
