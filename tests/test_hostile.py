@@ -134,10 +134,13 @@ def test_offsets_past_the_end_fail_those_records_alone(path: Path, beyond: int) 
         (b"PK\x03\x04" + b"\xff" * 600, "an archive; fffs convert"),
         (b"\xff" * 257 + b"ustar" + b"\xff" * 600, "an archive; fffs convert"),
         (b"\x28\xb5\x2f\xfd" + b"\xff" * 600, "decompress it first"),
+        (b"PAR1" + b"\xff" * 600, "a table; fffs convert reads it"),
+        (b"ARROW1\0\0" + b"\xff" * 600, "a table; fffs convert reads it"),
+        (b"PARE" + b"\xff" * 600, "encrypted footer; decrypt it first"),
     ],
-    ids=["gz", "zip", "tar", "zstd"],
+    ids=["gz", "zip", "tar", "zstd", "parquet", "arrow", "encrypted"],
 )
-def test_an_archive_is_refused_as_such(tmp_path: Path, data: bytes, what: str) -> None:
+def test_another_kind_of_file_is_refused_as_such(tmp_path: Path, data: bytes, what: str) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(MetadataError, match=f"x: not a record file, but .*{what}"):
         fffs.FileReader(tmp_path / "x")

@@ -860,6 +860,8 @@ def test_the_command_says_what_is_not_kept(tmp_path: Path) -> None:
     assert b"y.ffr: 2 rows, 6 B in" in done.out
     assert f"{source}: the columns n are not kept" in done.err
     assert records_of(tmp_path / "y.ffr") == [b"one", b"two"]
+    done = run("convert", source, tmp_path / "files.ffr")
+    assert (done.code, b"files.ffr: 4 files, " in done.out) == (0, True)
     done = run("convert", source, tmp_path / "z.ffr", "--column", "n")
     assert (done.code, done.err.count("\n")) == (2, 1)
 

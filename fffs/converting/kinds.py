@@ -9,12 +9,12 @@ from fffs.base.failures import reading
 from fffs.base.part_sets import MANIFEST
 from fffs.converting.archives import is_tar, is_zip
 from fffs.converting.foreign.exports import EXPORTS, export_named
-from fffs.converting.foreign.imports import IMPORTS, import_of_file, import_of_folder
+from fffs.converting.foreign.imports import IMPORTS, import_named, import_of_file, import_of_folder
 from fffs.errors import UsageError
 from fffs.files.file import File
 from fffs.files.sidecar_names import SIDECARS
 from fffs.formats.sources import expand_sources
-from fffs.formats.table import FORMATS, find_format, named_format
+from fffs.formats.table import FORMATS, find_format, format_named, named_format
 from fffs.granular.shards import data_set_folders
 from fffs.objects.fsspec_url import file_part, is_fsspec_url
 from fffs.objects.locations import exists, is_folder, list_folder, open_file
@@ -32,8 +32,21 @@ COUNTED: Final = {
 """The units in which sources are counted, if not records."""
 
 
-def counted(source: str, destination: str) -> str:
-    """Return the unit in which a conversion is counted."""
+def _holds_trees(to: str | None) -> bool:
+    """Return whether a result can be a packed folder. None: the default, which is one."""
+    return to is None or (is_records(to) and format_named(to).holds_trees)
+
+
+def becomes_files(source: str, to: str | None, column: str | None) -> bool:
+    """Return whether what a format of another library holds becomes the files of a packed folder. column: chosen."""
+    row = import_named(source)
+    return row is not None and row.has_names and not column and _holds_trees(to)
+
+
+def counted(source: str, destination: str, column: str | None) -> str:
+    """Return the unit in which a conversion is counted. column: the one that was chosen."""
+    if becomes_files(source, destination, column):
+        return COUNTED[FOLDER]
     export = export_named(destination)
     return COUNTED.get(source) or (export.counted if export else "record")
 

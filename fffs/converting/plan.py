@@ -149,8 +149,8 @@ def _refuse_options(request: Request) -> None:
 
 
 def _content(request: Request, kind: str, to: str | None, is_packed: bool, records: list[str]) -> Content:
-    if row := import_named(kind):
-        return Content.ITEMS if row.has_names and not request.column and _holds_trees(to) else Content.RECORDS
+    if import_named(kind):
+        return Content.ITEMS if kinds.becomes_files(kind, to, request.column) else Content.RECORDS
     if kind in kinds.ARCHIVES:
         return Content.ARCHIVE
     if kind == kinds.FOLDER:
@@ -166,11 +166,6 @@ def _content(request: Request, kind: str, to: str | None, is_packed: bool, recor
     if not is_packed or request.from_ or (to not in (None, kinds.GRANULAR) and not request.split):
         return Content.RECORDS
     return Content.PACKED_ROWS
-
-
-def _holds_trees(to: str | None) -> bool:
-    """Return whether the result can be a packed folder. None: the default, which is one."""
-    return to is None or (kinds.is_records(to) and format_named(to).holds_trees)
 
 
 def _makes_pack(request: Request, to: str | None) -> bool:

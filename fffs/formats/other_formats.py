@@ -9,6 +9,9 @@ HEAD: Final = 512  # bytes that ``describe`` needs
 TAR_MAGIC: Final = slice(257, 262)  # in POSIX and GNU archives; older ones have none
 COMPRESSED: Final = {b"\x1f\x8b\x08": "gz", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
+PARQUET: Final = b"PAR1"
+ENCRYPTED_PARQUET: Final = b"PARE"  # with a footer that is encrypted; Parquet's Encryption.md, 5.1
+ARROW: Final = b"ARROW1\0\0"
 
 
 def describe(head: bytes) -> str | None:
@@ -19,4 +22,8 @@ def describe(head: bytes) -> str | None:
         return "a compressed file; fffs convert packs .tar.gz, .tar.bz2 and .tar.xz that are not damaged"
     if head.startswith(ZIP) or head[TAR_MAGIC] == b"ustar":
         return "an archive; fffs convert packs its content"
+    if head.startswith((PARQUET, ARROW)):
+        return "a table; fffs convert reads it"
+    if head.startswith(ENCRYPTED_PARQUET):
+        return "a Parquet file with an encrypted footer; decrypt it first"
     return None

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.quiet:
         seconds = max(time.monotonic() - begin, 1e-9)
-        what = plural(done.items, counted(done.source, done.destination))
+        what = plural(done.items, counted(done.source, done.destination, args.column))
         where = f" in {plural(done.parts, 'part')}" if args.parts or args.part_size else ""
         rate = human(done.total_bytes / seconds)
         proof = ", verified" if args.verify else ""

@@ -16,6 +16,8 @@ from fffs.converting.foreign.mds_folder import ENDINGS, INDEX, MdsItems, expand_
 from fffs.converting.foreign.parquet_items import ParquetItems
 from fffs.converting.foreign.table_items import ArrowItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.formats.other_formats import ARROW as ARROW_HEAD
+from fffs.formats.other_formats import PARQUET as PARQUET_HEAD
 from fffs.formats.part_names import complete_sets
 from fffs.objects.locations import is_folder, names_in, open_file
 
@@ -107,7 +109,7 @@ def _expand_arrow(path: str) -> list[str]:
 PARQUET: Final = Import(
     "parquet",
     "row",
-    is_head=lambda head: head.startswith(b"PAR1"),
+    is_head=lambda head: head.startswith(PARQUET_HEAD),
     is_folder=_all_end(PARQUET_END),
     expand=lambda path: _expand_ending(path, PARQUET_END),
     open=opener(ParquetItems),
@@ -115,7 +117,7 @@ PARQUET: Final = Import(
 ARROW: Final = Import(
     "arrow",
     "row",
-    is_head=lambda head: head.startswith(b"ARROW1\0\0"),
+    is_head=lambda head: head.startswith(ARROW_HEAD),
     is_folder=lambda names: SPLITS in names or _all_end(ARROW_END)(names) or _described(names, (STATE, INFO), ".arrow"),
     expand=_expand_arrow,
     open=opener(ArrowItems),

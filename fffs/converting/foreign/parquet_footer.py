@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from fffs.files.file import File
+from fffs.formats.other_formats import PARQUET
 
 SIZE: Final = 12  # bytes of INT96
-_MAGIC: Final = b"PAR1"
+
 _END: Final = struct.Struct("<I4s")  # the size of the footer, and the magic
 
 # Types of values in the compact protocol. 1 and 2 are true and false, which have no bytes; between these are numbers.
@@ -42,7 +43,7 @@ def with_int96_as_bytes(file: File) -> bytes:
     size, _ = _END.unpack(file.read_bytes(file.size - _END.size, _END.size))
     # Not as pyarrow's metadata writes it, which crashes for a footer that names an encryption.
     footer = _Footer(file.read_bytes(max(file.size - _END.size - size, 0), size)).changed()
-    return _MAGIC + footer + _END.pack(len(footer), _MAGIC)
+    return PARQUET + footer + _END.pack(len(footer), PARQUET)
 
 
 class _Footer:
