@@ -52,6 +52,7 @@ fffs.files.leftovers
 fffs.files.local
 fffs.base.asynchronous
 fffs.base.importing
+fffs.base.interpreter
 fffs.base.long_reads
 fffs.objects.aws_profile
 fffs.objects.access=object_access

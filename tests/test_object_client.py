@@ -628,7 +628,7 @@ def test_a_process_that_does_not_start(cloud: Weed, tmp_path: Path, monkeypatch:
     with pytest.raises(ReadError, match=r"starting it: RuntimeError: last words: … .*/x\?…") as caught:
         sign(parse_url("s3://test/x"))
     assert SECRET not in str(caught.value)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(ReadError, match="No such file"):
         sign(parse_url("s3://test/x"))
 

@@ -6,13 +6,13 @@ import io
 import itertools
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from fffs.base.descriptors import memory_file
+from fffs.base.interpreter import interpreter
 from fffs.base.modules import SAFE, module_path
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
@@ -189,7 +189,10 @@ class StoreConnection:
 
 
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
-    """Start a process, and return it with the file of what it writes to its standard error. Raises ReadError."""
+    """Start a process, and return it with the file of what it writes to its standard error.
+
+    Raises UsageError: there is no interpreter for it; ReadError.
+    """
     settings = {**environment, "RUST_BACKTRACE": "0"}
     # This machine may be asked without encryption, and so through no proxy. obstore prefers the other of these names.
     direct = direct_hosts(environment)
@@ -199,7 +202,7 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     try:
         stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
         # Not in the environment: it may start other programs.
-        command = [sys.executable, *SAFE, "-c", _CODE, *module_path()]
+        command = [interpreter(), *SAFE, "-c", _CODE, *module_path()]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

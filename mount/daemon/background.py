@@ -10,7 +10,6 @@ import pickle
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import IO, Any, BinaryIO
 
 from fffs.base.descriptors import describe, memory_file, pipe, process_file
 from fffs.base.importing import importing
+from fffs.base.interpreter import interpreter
 from fffs.base.jobs import Progress
 from fffs.base.modules import module_variables
 from fffs.errors import FffsError, MountError
@@ -75,8 +75,8 @@ def _advice(error: OSError) -> str:
     """Return which file is missing, such as /dev/null, and what to do if this user, or root in a container, cannot run
     the interpreter.
     """
-    if isinstance(error, (PermissionError, FileNotFoundError)) and error.filename == sys.executable:
-        return f": {sys.executable or 'no interpreter'}; install Python and fffs where this user can run them"
+    if isinstance(error, (PermissionError, FileNotFoundError)) and error.filename == interpreter():
+        return f": {error.filename}; install Python and fffs where this user can run them"
     return f": {os.fsdecode(error.filename)}" if error.filename else ""
 
 
@@ -148,7 +148,7 @@ def _start_daemon(job: Job, report: int, arguments: Sequence[str], lifeline: boo
         file.flush()
         fds = (report, file.fileno())
         options = [f"--job={file.fileno()}", f"--report={report}", *arguments]
-        command = [sys.executable, "-m", "fffs.mount", job.mountpoint, *options]
+        command = [interpreter(), "-m", "fffs.mount", job.mountpoint, *options]
         environment = _environment(job)
         if lifeline:
             return _start_owned(command, fds, environment)

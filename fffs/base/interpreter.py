@@ -1,0 +1,40 @@
+"""The program that runs child processes in Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+from fffs.errors import UsageError
+
+_NAMES: Final = ("python", "pypy", "graalpy", "platform-python")  # how the names of interpreters begin
+
+
+def interpreter() -> str:
+    """Return an interpreter for child processes. Raises UsageError: there is none.
+
+    ``sys.executable`` is the program itself where that is frozen, as by PyInstaller, or embeds Python, as uWSGI does.
+    With the arguments of an interpreter, it would not fail, but run once more, and so do again what started it.
+    """
+    if getattr(sys, "frozen", False):
+        raise UsageError(
+            f"{sys.executable}: a frozen program has no interpreter, which stores and mounts need; run it with Python"
+        )
+    if _is_interpreter(sys.executable):
+        return sys.executable
+    spawn = sys.modules.get("multiprocessing.spawn")
+    chosen = os.fsdecode(spawn.get_executable() or "") if spawn else ""
+    if chosen and chosen != sys.executable:
+        return chosen
+    beside = os.path.join(sys.exec_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    if os.access(beside, os.X_OK):
+        return beside
+    raise UsageError(
+        f"{sys.executable or 'this program'}: is no interpreter of Python, which stores and mounts need; name one with "
+        "multiprocessing.set_executable"
+    )
+
+
+def _is_interpreter(path: str | None) -> bool:
+    return os.path.basename(path or "").startswith(_NAMES)

@@ -1,0 +1,76 @@
+"""Children of programs that are not run by an interpreter: frozen ones, and those that embed Python."""
+
+from __future__ import annotations
+
+import multiprocessing.spawn
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import record_file
+from inside import interpreter
+
+from fffs.errors import UsageError
+
+BESIDE = os.path.join(sys.exec_prefix, "bin", "python{}.{}".format(*sys.version_info))
+
+
+@pytest.mark.parametrize("name", ["python", "python3.11-dbg", "pypy3", "platform-python3.6"])
+def test_interpreters_run_children(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "executable", f"/nowhere/{name}")
+    assert interpreter.interpreter() == f"/nowhere/{name}"
+
+
+@pytest.mark.parametrize("name", ["/usr/bin/uwsgi", "/usr/bin/uwsgi_python3", "", None])
+def test_a_program_that_embeds_python_is_not_run_again(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    before = multiprocessing.spawn.get_executable()
+    monkeypatch.setattr(sys, "executable", name)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", name and os.fsencode(name))
+    assert interpreter.interpreter() == BESIDE
+    multiprocessing.set_executable("/chosen")
+    assert interpreter.interpreter() == "/chosen"
+    monkeypatch.undo()
+    assert multiprocessing.spawn.get_executable() == before
+
+
+def test_without_an_interpreter_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
+    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "multiprocessing.spawn", raising=False)
+    with pytest.raises(UsageError, match=r"^/usr/bin/uwsgi: is no interpreter of Python.* multiprocessing.set_exec"):
+        interpreter.interpreter()
+
+
+@pytest.mark.parametrize("use", ["fffs.FileReader('s3://bucket/x.ffr')", "fffs.mount.mount(sys.argv[1], 'm')"])
+def test_a_frozen_program_is_not_run_again(use: str, tmp_path: Path) -> None:
+    (tmp_path / "x.ffr").write_bytes(record_file([b"one"]))
+    (tmp_path / "program").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "program").chmod(0o755)
+    code = (
+        "import sys\n"
+        f"sys.frozen, sys.executable = True, {str(tmp_path / 'program')!r}\n"
+        f"import fffs, fffs.mount\n{use}\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "x.ffr")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.endswith(
+        "/program: a frozen program has no interpreter, which stores and mounts need; run it with Python\n"
+    )
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_store_is_asked_from_a_program_that_embeds_python(tmp_path: Path) -> None:
+    code = "import sys\nsys.executable = '/usr/bin/uwsgi'\nimport fffs\nfffs.FileReader('s3://bucket/x.ffr')"
+    settings = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",  # where nothing listens
+        "AWS_ALLOW_HTTP": "1",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "FFFS_DEADLINE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    )
+    assert "s3://bucket/x.ffr: cannot read: Failed to connect to 127.0.0.1" in done.stderr
