@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,36 @@ def test_samples_become_files(tmp_path: Path) -> None:
         f"{source}: becomes text: label (int), score (float32)",
         f"{source}: stays as MDS encodes it: raw (pkl)",
     ]
+
+
+def merge_mds(folder: Path, write: Callable[[Path], Path]) -> Path:
+    """Write a data set twice below a folder, and an index of both, as Mosaic's ``merge_index`` does."""
+    folder.mkdir()
+    shards = []
+    for name in ("part0", "part1"):
+        for shard in json.loads((write(folder / name) / "index.json").read_text())["shards"]:
+            for about in filter(None, (shard["raw_data"], shard["zip_data"])):
+                about["basename"] = f"{name}/{about['basename']}"
+            shards.append(shard)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    return folder
+
+
+def test_a_set_of_several_writers(tmp_path: Path) -> None:
+    source = merge_mds(tmp_path / "x", write_mds)
+    assert fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=lambda _: None).source == "mds"
+    fffs.convert(source, tmp_path / "y.bag", column="image", warn=lambda _: None)
+    assert records_of(tmp_path / "y.bag") == [row["image"] for row in ROWS * 2]
+
+
+@pytest.mark.parametrize("other", ["file", "part2", "index"])
+def test_a_folder_that_is_not_only_a_set_of_several_writers(tmp_path: Path, other: str) -> None:
+    source = merge_mds(tmp_path / "x", write_mds)
+    if other == "index":
+        (source / "index.json").write_text('{"version": 1, "shards": [{}]}')
+    else:
+        (source / other).mkdir()
+    assert fffs.convert(source, tmp_path / "y.ffr").source == "folder"
 
 
 def test_a_column_becomes_records(tmp_path: Path) -> None:

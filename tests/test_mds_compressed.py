@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from test_convert import left_in, records_of
-from test_mds import ROWS, write_mds
+from test_mds import ROWS, merge_mds, write_mds
 from test_tables import pack_contents
 
 import fffs
@@ -127,6 +127,17 @@ def test_the_cache_of_a_streaming_data_set_has_decompressed_shards(tmp_path: Pat
     (source / "shard.00001.mds").unlink()
     fffs.convert(source, tmp_path / "y.bag", column="image", warn=lambda _: None)
     assert records_of(tmp_path / "y.bag") == [row["image"] for row in ROWS]
+
+
+@pytest.mark.parametrize("kind", ["zstd", "gz"])
+def test_the_cache_of_a_set_of_several_writers(tmp_path: Path, kind: str) -> None:
+    source = merge_mds(tmp_path / "x", lambda folder: compress_mds(folder, kind, keep_raw=True))
+    for compressed in source.glob("*/*.mds.*"):
+        if compressed.stem != "shard.00002.mds":
+            compressed.unlink()
+    assert convert(source, tmp_path / "y.ffr").source == "mds"
+    fffs.convert(source, tmp_path / "y.bag", column="image", warn=lambda _: None)
+    assert records_of(tmp_path / "y.bag") == [row["image"] for row in ROWS * 2]
 
 
 @pytest.mark.parametrize("kind", ["br", "br:11", "snappy"])

@@ -114,7 +114,7 @@ def _kind_of_folder(path: str, ignored: str) -> str:
         names = [name for name in list_folder(path) if not name.startswith(".") and not name.endswith(endings)]
     if data_set_folders(path):
         return GRANULAR
-    if row := import_of_folder([name for name in names if name != ignored]):
+    if row := import_of_folder(path, [name for name in names if name != ignored]):
         return row.name
     for form in FORMATS:
         parts = list(filter(form.is_part, names))

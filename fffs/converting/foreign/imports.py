@@ -12,7 +12,7 @@ from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array
 from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.json_file import load_object
 from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
-from fffs.converting.foreign.mds_folder import ENDINGS, INDEX, MdsItems, expand_mds
+from fffs.converting.foreign.mds_folder import MdsItems, expand_mds, is_mds
 from fffs.converting.foreign.parquet_items import ParquetItems
 from fffs.converting.foreign.table_items import ArrowItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
@@ -38,7 +38,7 @@ class Import:
 
     counted: what it consists of.
     is_head(head): whether the first 64 bytes of a file identify this format.
-    is_folder(names): whether a folder with these names is of this format.
+    is_folder(path, names): whether a folder with these names is of this format. Raises ReadError.
     expand(path): the files that a path stands for, in order. Raises SourceNotFoundError, FormatError, ReadError.
     open(paths, shown): opens them. Raises UsageError if a library is missing, FormatError, ReadError.
     has_names: whether the content can become the files of a packed folder.
@@ -47,29 +47,31 @@ class Import:
     name: str
     counted: str
     is_head: Callable[[bytes], bool]
-    is_folder: Callable[[Sequence[str]], bool]
+    is_folder: Callable[[str, Sequence[str]], bool]
     expand: Callable[[str], list[str]]
     open: Callable[[Sequence[str], str], ForeignItems]
     has_names: bool = True
 
 
-def _all_end(ending: re.Pattern[str]) -> Callable[[Sequence[str]], bool]:
+def _all_end(ending: re.Pattern[str]) -> Callable[[str, Sequence[str]], bool]:
     """Return whether all files of a folder are those of a format, but for what Spark and Hadoop write beside them."""
 
-    def all_end(names: Sequence[str]) -> bool:
+    def all_end(path: str, names: Sequence[str]) -> bool:
         named = [name for name in names if not BESIDE.fullmatch(name)]
         return bool(named) and all(ending.search(name) and not name.startswith(HIDDEN) for name in named)
 
     return all_end
 
 
-def _described(names: Sequence[str], descriptions: Sequence[str], ending: str | tuple[str, ...]) -> bool:
-    """Return whether a folder has the first of the descriptions, files with an ending, and nothing else. A data set
-    without rows has all descriptions, and may have no file.
+def _is_arrow(path: str, names: Sequence[str]) -> bool:
+    """Return whether a folder has files of Arrow only, or what Hugging Face's library saves, and nothing else. A data
+    set without rows has all descriptions, and may have no file.
     """
-    others = [name for name in names if name not in descriptions]
-    is_complete = bool(others) or len(names) == len(descriptions) > 1
-    return descriptions[0] in names and is_complete and all(name.endswith(ending) for name in others)
+    if SPLITS in names or _all_end(ARROW_END)(path, names):
+        return True
+    others = [name for name in names if name not in (STATE, INFO)]
+    is_complete = bool(others) or len(names) == 2
+    return STATE in names and is_complete and all(name.endswith(".arrow") for name in others)
 
 
 def _expand_ending(path: str, ending: re.Pattern[str]) -> list[str]:
@@ -118,7 +120,7 @@ ARROW: Final = Import(
     "arrow",
     "row",
     is_head=lambda head: head.startswith(ARROW_HEAD),
-    is_folder=lambda names: SPLITS in names or _all_end(ARROW_END)(names) or _described(names, (STATE, INFO), ".arrow"),
+    is_folder=_is_arrow,
     expand=_expand_arrow,
     open=opener(ArrowItems),
 )
@@ -126,7 +128,7 @@ LMDB: Final = Import(
     "lmdb",
     "value",
     is_head=is_lmdb,
-    is_folder=lambda names: "data.mdb" in names and not set(names) - {"data.mdb", "lock.mdb"},
+    is_folder=lambda path, names: "data.mdb" in names and not set(names) - {"data.mdb", "lock.mdb"},
     expand=lambda path: [os.path.join(path, "data.mdb")] if is_folder(path) else [path],
     open=opener(LmdbItems),
 )
@@ -145,7 +147,7 @@ MDS: Final = Import(
     "mds",
     "file",
     is_head=lambda head: False,
-    is_folder=lambda names: _described(names, (INDEX,), ENDINGS),
+    is_folder=is_mds,
     expand=expand_mds,
     open=opener(MdsItems),
 )
@@ -165,6 +167,6 @@ def import_of_file(head: bytes, path: str) -> Import | None:
     return found or (ARROW if path.endswith(".arrow") else None)
 
 
-def import_of_folder(names: Sequence[str]) -> Import | None:
-    """Return the format of a folder with these names, or None."""
-    return next((row for row in IMPORTS if row.is_folder(names)), None)
+def import_of_folder(path: str, names: Sequence[str]) -> Import | None:
+    """Return the format of a folder with these names, or None. Raises ReadError."""
+    return next((row for row in IMPORTS if row.is_folder(path, names)), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from fffs.converting.foreign.compressed_shard import COMPRESSIONS, LARGEST, CompressedShard
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.converting.foreign.json_file import load_object
-from fffs.errors import MetadataError, UnsupportedError, UsageError
+from fffs.errors import FormatError, MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File
 from fffs.layouts.plain import digits_for
 from fffs.objects.locations import names_in, open_file
@@ -28,6 +28,8 @@ INDEX: Final = "index.json"
 LARGEST_INDEX: Final = 256 << 20
 ENDINGS: Final = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
 VERSION: Final = 2
+_HEAD: Final = 256  # bytes of an index in which the name of the list of shards is, after at most the version
+_SHARDS: Final = b'"shards"'
 NUMBERS: Final = {
     **{"int": "<q", "float16": "<e", "float32": "<f", "float64": "<d"},
     **{f"int{8 * size}": f"<{code}" for size, code in zip((1, 2, 4, 8), "bhiq", strict=True)},
@@ -56,6 +58,11 @@ class MdsShard(NamedTuple):
     columns: tuple[tuple[str, str, int | None], ...]
     compressed: Compressed | None = None
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of its file, decompressed and compressed."""
+        return [self.path, self.compressed.path] if self.compressed else [self.path]
+
     def opened(self, file: File) -> Shard:
         """Return what reads the shard from its file. Raises MetadataError, UnsupportedError."""
         if not self.compressed or os.path.basename(file.name) != os.path.basename(self.compressed.path):
@@ -68,12 +75,31 @@ class MdsShard(NamedTuple):
         return CompressedShard(file, self.compressed.kind, content)
 
 
+def is_mds(path: str, names: Sequence[str]) -> bool:
+    """Return whether a folder with these names is a data set with nothing beside it. Raises ReadError."""
+    others = set(names) - {INDEX}
+    if INDEX not in names or not others:
+        return False
+    if all(name.endswith(ENDINGS) for name in others):
+        return True
+    with open_file(os.path.join(path, INDEX)) as file:  # may list shards in folders, one for each of several writers
+        if _SHARDS not in file.read_bytes(0, min(file.size, _HEAD)):
+            return False  # without reading all of something else
+        try:
+            shards = _load_index(file)
+        except FormatError:
+            return False
+    return others <= {listed.split("/", 1)[0] for shard in shards for listed in shard.paths}
+
+
 def expand_mds(path: str) -> list[str]:
     """Return the index of a folder and its shards, in order. Raises FormatError, ReadError."""
     index = os.path.join(path, INDEX)
     with open_file(index) as file:
         shards = _load_index(file)
-    present = set(names_in(path)) if any(shard.compressed for shard in shards) else set()
+    present: set[str] = set()
+    for folder in dict.fromkeys(os.path.dirname(shard.path) for shard in shards if shard.compressed):
+        present.update(os.path.join(folder, name) for name in names_in(os.path.join(path, folder)))
     return [index, *(os.path.join(path, _present(index, shard, present)) for shard in shards)]
 
 
@@ -101,7 +127,7 @@ def _load_index(file: File) -> list[MdsShard]:
         if isinstance(error, UnsupportedError | MetadataError):
             raise
         raise MetadataError(f"{file.name}: damaged, or not the index of an MDS data set") from None
-    paths = [path for shard in shards for path in (shard.path, *(shard.compressed or ())[:1])]
+    paths = [path for shard in shards for path in shard.paths]
     if len(set(paths)) < len(paths):
         raise MetadataError(f"{file.name}: lists a shard several times")
     return shards
