@@ -18,6 +18,10 @@ from setuptools.build_meta import *  # noqa: F403
 
 GLUE = Path(__file__).parent / "_native.c"
 NEEDED = {"libdeflate.h": "deflate", "liburing.h": "uring"}
+AS_SOURCES = ("-std=c11", "-D_GNU_SOURCE=1")
+"""Options of pyproject.toml. Without the first, headers of liburing before 2.0 pass; without the other, those from 2.6
+do not.
+"""
 MISSING = (
     "fffs: cannot compile against {headers}: install a C compiler and the development packages, "
     "of liburing 2.0 or later (Debian/Ubuntu: apt-get install gcc python3-dev libdeflate-dev liburing-dev; "
@@ -35,8 +39,7 @@ def check_headers() -> None:
             source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
             output = str(Path(folder) / "probe")
             flags = [flag for name in ("CFLAGS", "LDFLAGS") for flag in os.environ.get(name, "").split()]
-            # The headers of liburing before 2.0 need extensions of GNU, which the sources of fffs are compiled without.
-            command = [*compiler, *flags, "-std=c11", str(source), f"-l{library}", "-o", output]
+            command = [*compiler, *flags, *AS_SOURCES, str(source), f"-l{library}", "-o", output]
             try:
                 found = subprocess.run(command, capture_output=True, check=False).returncode == 0
             except OSError:
