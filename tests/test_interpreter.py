@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import record_file
-from inside import interpreter
+from inside import interpreter, modules
 
 from fffs.errors import UsageError
 
@@ -35,12 +35,59 @@ def test_a_program_that_embeds_python_is_not_run_again(monkeypatch: pytest.Monke
     assert multiprocessing.spawn.get_executable() == before
 
 
-def test_without_an_interpreter_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A program without an interpreter of a known name in its folders."""
     monkeypatch.setattr(sys, "exec_prefix", str(tmp_path))
-    monkeypatch.delitem(sys.modules, "multiprocessing.spawn", raising=False)
-    with pytest.raises(UsageError, match=r"^/usr/bin/uwsgi: is no interpreter of Python.* multiprocessing.set_exec"):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(tmp_path / "program"))
+    return tmp_path / "program"
+
+
+def test_an_interpreter_of_another_name(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As hython and mayapy."""
+    assert interpreter.interpreter() == str(alone)
+    monkeypatch.delitem(sys.modules, "multiprocessing.spawn")
+    assert interpreter.interpreter() == str(alone)
+
+
+@pytest.mark.parametrize("name", ["program", ""])
+def test_without_an_interpreter_nothing_is_run(name: str, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name:
+        monkeypatch.setenv(interpreter.STARTED, "1")  # this program was run in place of a child
+    else:
+        monkeypatch.setattr(sys, "executable", "")
+        monkeypatch.setattr(multiprocessing.spawn, "_python_exe", None)
+    with pytest.raises(UsageError, match=r"program: is no interpreter of Python.* multiprocessing.set_executable$"):
         interpreter.interpreter()
+
+
+ITSELF = """#!{python}
+import sys
+sys.executable, sys.exec_prefix = {program!r}, "/nowhere"
+open({starts!r}, "a").write("x")
+import fffs, fffs.mount
+{use}
+"""
+
+
+@pytest.mark.parametrize("use", ["fffs.FileReader('s3://bucket/x.ffr')", "fffs.mount.mount('x.ffr', 'm')"])
+def test_a_program_that_runs_itself_does_so_once(tmp_path: Path, use: str) -> None:
+    (tmp_path / "x.ffr").write_bytes(record_file([b"one"]))
+    program, starts = tmp_path / "program", tmp_path / "starts"
+    program.write_text(ITSELF.format(python=sys.executable, program=str(program), starts=str(starts), use=use))
+    program.chmod(0o755)
+    done = subprocess.run([program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "is no interpreter of Python" in done.stderr
+    assert starts.read_text() == "xx"
+
+
+def test_the_variable_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(interpreter.STARTED, "1")
+    assert interpreter.STARTED in modules.module_variables()
+    modules.restore_variables()
+    assert interpreter.STARTED not in os.environ
 
 
 @pytest.mark.parametrize("use", ["fffs.FileReader('s3://bucket/x.ffr')", "fffs.mount.mount(sys.argv[1], 'm')"])

@@ -9,6 +9,8 @@ from typing import Final
 from fffs.errors import UsageError
 
 _NAMES: Final = ("python", "pypy", "graalpy", "platform-python")  # how the names of interpreters begin
+STARTED: Final = "FFFS_STARTED"
+"""A variable for all children, which these remove at once. A program that sees it was run in place of a child."""
 
 
 def interpreter() -> str:
@@ -21,20 +23,20 @@ def interpreter() -> str:
         raise UsageError(
             f"{sys.executable}: a frozen program has no interpreter, which stores and mounts need; run it with Python"
         )
-    if _is_interpreter(sys.executable):
-        return sys.executable
-    spawn = sys.modules.get("multiprocessing.spawn")
-    chosen = os.fsdecode(spawn.get_executable() or "") if spawn else ""
-    if chosen and chosen != sys.executable:
-        return chosen
-    beside = os.path.join(sys.exec_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
-    if os.access(beside, os.X_OK):
-        return beside
+    path = sys.executable or ""
+    if STARTED not in os.environ:
+        if os.path.basename(path).startswith(_NAMES):
+            return path
+        spawn = sys.modules.get("multiprocessing.spawn")
+        chosen = os.fsdecode(spawn.get_executable() or "") if spawn else ""
+        if chosen not in ("", path):
+            return chosen
+        beside = os.path.join(sys.exec_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+        if os.access(beside, os.X_OK):
+            return beside
+        if path:  # perhaps an interpreter of another name, such as hython; if it is none, STARTED tells
+            return path
     raise UsageError(
-        f"{sys.executable or 'this program'}: is no interpreter of Python, which stores and mounts need; name one with "
+        f"{path or 'this program'}: is no interpreter of Python, which stores and mounts need; name one with "
         "multiprocessing.set_executable"
     )
-
-
-def _is_interpreter(path: str | None) -> bool:
-    return os.path.basename(path or "").startswith(_NAMES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fffs.base.importing import importing
+from fffs.base.interpreter import STARTED
 
 _ROOT: Final = Path(__file__).parent.parent.parent  # where this package is, also if a hook found it
 _OURS: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
@@ -40,11 +41,12 @@ def module_variables() -> dict[str, str]:
     ``restore_variables`` at first. Raises as ``module_path``.
     """
     kept = {_KEPT + name: os.environ[name] for name in _OURS if name in os.environ}
-    return {**kept, "PYTHONPATH": os.pathsep.join(module_path()), "PYTHONSAFEPATH": "1"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(module_path()), "PYTHONSAFEPATH": "1", STARTED: "1"}
 
 
 def restore_variables() -> None:
     """Undo ``module_variables`` in the child: the programs that it starts may be for another Python."""
+    os.environ.pop(STARTED, None)
     for name in _OURS:
         os.environ.pop(name, None)
         if _KEPT + name in os.environ:

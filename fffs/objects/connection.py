@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fffs.base.descriptors import memory_file
-from fffs.base.interpreter import interpreter
+from fffs.base.interpreter import STARTED, interpreter
 from fffs.base.modules import SAFE, module_path
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
@@ -193,7 +193,8 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
 
     Raises UsageError: there is no interpreter for it; ReadError.
     """
-    settings = {**environment, "RUST_BACKTRACE": "0"}
+    program = interpreter()
+    settings = {**environment, "RUST_BACKTRACE": "0", STARTED: "1"}
     # This machine may be asked without encryption, and so through no proxy. obstore prefers the other of these names.
     direct = direct_hosts(environment)
     direct = direct if direct.strip() == "*" else ",".join(filter(None, [direct, THIS_MACHINE]))
@@ -202,7 +203,7 @@ def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.
     try:
         stderr = io.FileIO(memory_file("fffs-store-stderr"), "w+")  # closed by the connection
         # Not in the environment: it may start other programs.
-        command = [interpreter(), *SAFE, "-c", _CODE, *module_path()]
+        command = [program, *SAFE, "-c", _CODE, *module_path()]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from fffs.base.interpreter import STARTED
 from fffs.objects.answering import Answerer
 from fffs.objects.describing import describe
 from fffs.objects.protocol import BrokenProtocolError, Message, is_readable, read_message, write_message
@@ -26,6 +27,7 @@ _LOOK_EVERY: Final = 10.0  # seconds
 
 def main() -> int:
     """Answer requests until the owner closes the pipe or ends. Returns the exit code."""
+    os.environ.pop(STARTED, None)
     owner, output = os.getppid(), os.dup(1)
     os.dup2(2, 1)  # nothing that a library prints may come between answers
     send = _Sender(output)
