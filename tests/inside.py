@@ -74,6 +74,7 @@ fffs.packing.pack_file
 fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.packing.division
+fffs.cluster.engines
 fffs.cluster.executors
 fffs.cluster.processes
 fffs.packing.names

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import sys
 import types
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import executors, modules
+from inside import engines, executors, modules
 from set_sources import assert_same
 
 import fffs
@@ -163,6 +165,13 @@ def test_a_cluster_that_is_not_there(source: Path, tmp_path: Path, ray: FakeRay)
     assert os.listdir(tmp_path) == ["photos"]
 
 
+class NeverShutDown(ThreadPoolExecutor):
+    """As the executor of Dask, which waits for ever if its scheduler is gone."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        raise AssertionError
+
+
 def fake_dask(addresses: list[str]) -> Any:
     class Client:
         def __init__(self, address: str) -> None:
@@ -177,7 +186,7 @@ def fake_dask(addresses: list[str]) -> Any:
             addresses.append("closed")
 
         def get_executor(self) -> ThreadPoolExecutor:
-            return ThreadPoolExecutor(2)
+            return NeverShutDown(2)
 
     return types.SimpleNamespace(Client=Client)
 
@@ -258,3 +267,48 @@ def test_an_error_does_not_wait_for_what_never_runs(source: Path, tmp_path: Path
     (source / "3.jpg").write_bytes(b"changed")
     with Forgetful(1) as pool, pytest.raises(SourceChangedError):
         executors.run_tasks(plan.tasks, pool)
+
+
+class Remembering(ThreadPoolExecutor):
+    """Gives the result of an earlier call with the same arguments, as Dask does."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.known: dict[bytes, Future[Any]] = {}
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        key = pickle.dumps((fn, args))
+        if key not in self.known:
+            self.known[key] = super().submit(fn, *args, **kwargs)
+        return self.known[key]
+
+
+def fails_twice(path: str) -> int:
+    with open(path, "a+") as file:
+        file.seek(0)
+        count = len(file.read())
+        file.write("x")
+    if count < 2:
+        raise OSError(errno.EIO, "not yet")
+    return count
+
+
+def test_an_engine_that_remembers_results_runs_each_attempt(tmp_path: Path) -> None:
+    call = executors.Call(fails_twice, (str(tmp_path / "attempts"),), "x")
+    with Remembering() as pool:
+        assert list(executors.run_calls([call], pool)) == [(0, 2)]
+        assert list(executors.run_calls([call], pool)) == [(0, 3)]  # nor that of an earlier job
+
+
+def test_an_engine_that_is_lost_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Its futures cannot be cancelled any more; concurrent.futures logs a traceback for each."""
+
+    def raise_lost(future: Future[Any]) -> None:
+        raise ConnectionError
+
+    for is_lost in (True, False):
+        future: Future[Any] = Future()
+        future.add_done_callback(raise_lost)
+        with engines._without_tracebacks(lambda is_lost=is_lost: is_lost):  # type: ignore[misc]
+            future.cancel()
+        assert len(caplog.records) == (not is_lost)

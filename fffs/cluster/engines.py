@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import multiprocessing
 import os
 import sys
@@ -68,8 +69,24 @@ def _dask(address: str) -> Iterator[Submits]:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:
         raise UsageError(f"dask:{address}: the scheduler cannot be reached: {error}") from error
-    with client, client.get_executor() as executor:
-        yield executor
+    with client, _without_tracebacks(lambda: client.status == "closed"):
+        # Not shut down, which waits for ever if the scheduler is gone. Nothing waits or runs when a job has ended.
+        yield client.get_executor()
+
+
+@contextlib.contextmanager
+def _without_tracebacks(is_lost: Callable[[], bool]) -> Iterator[None]:
+    """Log no traceback for each call of an engine that is lost, and cannot be told to cancel it. The error says so."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return not (is_lost() and record.exc_info and "exception calling callback" in str(record.msg))
+
+    logger = logging.getLogger("concurrent.futures")
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class _Attempts:
     def _submit(self, number: int, attempt: int) -> None:
         call = self._calls[number]
         try:
-            future = self._executor.submit(call.fn, *call.args)
+            future = self._executor.submit(_call, *call.args, call.fn, secrets.token_hex(8))
         except WorkerError as error:
             raise WorkerError(f"{call.shown}: {error}") from error
         except Exception as error:  # a pool that a dead worker has broken
@@ -190,6 +191,16 @@ class _Attempts:
             self._executor.kill()
         elif wait_for_them:
             wait([future for future in running if isinstance(future, Future)])
+
+
+def _call(*args: Any) -> Any:
+    """Call a function, the last but one of the arguments, with those before it.
+
+    The last one is different in each attempt. Dask takes calls of one function with equal arguments for one, and would
+    return the error of the first attempt again, or the result of an earlier job.
+    """
+    *its, fn, _ = args
+    return fn(*its)
 
 
 def _cancel(future: Any) -> bool:
