@@ -75,6 +75,7 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.packing.division
 fffs.cluster.engines
+fffs.converting.source_files
 fffs.cluster.executors
 fffs.cluster.processes
 fffs.packing.names

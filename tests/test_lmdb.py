@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 from builders import MIB, stretched
+from inside import source_files
 from test_convert import left_in, records_of
 from test_tables import pack_contents
 
@@ -195,6 +196,27 @@ def test_a_file_that_shrinks_meanwhile_is_an_error(tmp_path: Path) -> None:
     with pytest.raises((MetadataError, SourceChangedError), match="x: "):
         fffs.convert(source, tmp_path / "y.ffr", progress=truncate)
     assert left_in(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("column", [None, "value"])
+def test_a_transaction_that_changes_no_time_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str | None
+) -> None:
+    """Of a writer that maps the file, and syncs it later. Dirty pages, and file systems in memory, get no times."""
+    source = tmp_path / "x"
+    monkeypatch.setattr(source_files, "is_unchanged", lambda fd, was: True)
+    with lmdb.open(os.fspath(source), map_size=64 * MIB, writemap=True, map_async=True, sync=False) as environment:
+
+        def change(_done: int = 0, _total: int = 0) -> None:
+            with environment.begin(write=True) as transaction:
+                for key in range(1000):
+                    transaction.put(b"%d" % key, b"%d" % transaction.id() * 100)
+
+        change()
+        fffs.convert(source, tmp_path / "y.ffr", column=column, verify=True, warn=lambda _: None)
+        with pytest.raises(SourceChangedError, match=r"data\.mdb: changed while it was converted"):
+            fffs.convert(source, tmp_path / "z.ffr", column=column, verify=True, warn=lambda _: None, progress=change)
+    assert left_in(tmp_path) == ["x", "y.ffr"]
 
 
 def test_an_lmdb_of_somebody_else_is_only_read(tmp_path: Path) -> None:

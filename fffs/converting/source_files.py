@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fffs.base.failures import reading
@@ -13,6 +13,7 @@ from fffs.converting import kinds
 from fffs.converting.foreign.imports import import_named
 from fffs.errors import FffsError, SourceChangedError, UsageError
 from fffs.files.dirfd import close
+from fffs.files.file import File
 from fffs.files.file_systems import has_inode_numbers
 from fffs.files.sidecar_names import CHECKSUMS, real_path
 from fffs.files.stamps import is_unchanged, make_stamp
@@ -22,7 +23,7 @@ from fffs.formats.table import FORMATS, format_named
 from fffs.granular import spec as specs
 from fffs.granular.shards import data_set_folders, find_shards
 from fffs.objects.fsspec_url import is_fsspec_url
-from fffs.objects.locations import is_folder
+from fffs.objects.locations import is_folder, open_file
 from fffs.objects.names import is_remote, is_url, parse_url
 
 
@@ -50,6 +51,7 @@ class Sources:
         self.records: list[str] = []
         self._folders: Sequence[str] = ()
         self._prefix = prefix
+        self._state: Callable[[File], object] | None = None
         inside = [path] if not is_fsspec_url(path) and is_folder(path) else []
         self._set = path if kinds.is_records(kind) and inside else None
         files: Iterable[str] = ()
@@ -60,6 +62,7 @@ class Sources:
         elif row := import_named(kind):
             files = self.records = row.expand(path)
             self._folders = inside
+            self._state = row.state
         elif kind == kinds.GRANULAR:
             self._folders, files = _data_set(path)
         self._objects = list(filter(is_url, files))
@@ -67,6 +70,7 @@ class Sources:
         for name in _with_sidecars(name for name in files if not is_remote(name)):  # an open object does not change
             with contextlib.suppress(OSError):  # opening a missing file reports it
                 self._was[name] = _stamp(name)
+        self._states = self._read_states()
 
     def refuse_changed(self) -> None:
         """Raise SourceChangedError if a source changed, or ReadError if it cannot be checked. Called before the result
@@ -82,7 +86,19 @@ class Sources:
                         continue
                 finally:
                     close(fd)
-            raise SourceChangedError(f"{name}: changed while it was converted; convert it when nothing writes to it")
+            raise _changed(name)
+        for name, state in self._read_states().items():
+            if self._states.get(name) != state:
+                raise _changed(name)
+
+    def _read_states(self) -> dict[str, object]:
+        """Return what tells of changes that have no time of modification, by name. Raises ReadError."""
+        found = {}
+        for name in self.records if self._state else ():
+            if self._state and name in self._was:
+                with open_file(name) as file:
+                    found[name] = self._state(file)
+        return found
 
     def refuse_inside(self, target: str) -> None:
         """Raise UsageError if the target would lie in the folder of a source data set, or of a format of another
@@ -105,6 +121,10 @@ class Sources:
         """Raise UsageError if a file that would be replaced or removed is a source, under this or another name."""
         if any(_is_same(name, source) for source in (self._objects if is_url(name) else self._was)):
             raise UsageError(f"{name}: is the source itself, or a part of it")
+
+
+def _changed(name: str) -> SourceChangedError:
+    return SourceChangedError(f"{name}: changed while it was converted; convert it when nothing writes to it")
 
 
 def _is_part(folder: str, path: str, prefix: str | None) -> bool:

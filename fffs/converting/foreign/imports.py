@@ -11,11 +11,12 @@ from typing import Final
 from fffs.converting.foreign.array_record_file import ArrayRecordItems, is_array_record
 from fffs.converting.foreign.items import ForeignItems, opener
 from fffs.converting.foreign.json_file import load_object
-from fffs.converting.foreign.lmdb_file import LmdbItems, is_lmdb
+from fffs.converting.foreign.lmdb_file import LmdbItems, headers, is_lmdb
 from fffs.converting.foreign.mds_folder import MdsItems, expand_mds, is_mds
 from fffs.converting.foreign.parquet_items import ParquetItems
 from fffs.converting.foreign.table_items import ArrowItems
 from fffs.errors import MetadataError, SourceNotFoundError, UsageError
+from fffs.files.file import File
 from fffs.formats.other_formats import ARROW as ARROW_HEAD
 from fffs.formats.other_formats import PARQUET as PARQUET_HEAD
 from fffs.formats.part_names import complete_sets
@@ -42,6 +43,7 @@ class Import:
     expand(path): the files that a path stands for, in order. Raises SourceNotFoundError, FormatError, ReadError.
     open(paths, shown): opens them. Raises UsageError if a library is missing, FormatError, ReadError.
     has_names: whether the content can become the files of a packed folder.
+    state(file): what changes with the content where the time of modification may not, or None. Raises ReadError.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Import:
     expand: Callable[[str], list[str]]
     open: Callable[[Sequence[str], str], ForeignItems]
     has_names: bool = True
+    state: Callable[[File], object] | None = None
 
 
 def _all_end(ending: re.Pattern[str]) -> Callable[[str, Sequence[str]], bool]:
@@ -131,6 +134,7 @@ LMDB: Final = Import(
     is_folder=lambda path, names: "data.mdb" in names and not set(names) - {"data.mdb", "lock.mdb"},
     expand=lambda path: [os.path.join(path, "data.mdb")] if is_folder(path) else [path],
     open=opener(LmdbItems),
+    state=headers,
 )
 
 ARRAY_RECORD: Final = Import(

@@ -20,6 +20,7 @@ DATABASE: Final = struct.Struct("<IHHQQQQQ")  # a number, flags, depth, 3 number
 META: Final = struct.Struct("<8sQQ48s48sQQ")  # magic, address, size of the map, 2 databases, last page, transaction
 PAGE: Final = struct.Struct("<QHHHH")  # number, a number, flags, end of the pointers, begin of the nodes
 NODE: Final = struct.Struct("<HHHH")  # size (2), flags, size of the key
+LARGEST_PAGE: Final = 1 << 16
 LEAST: Final = 4096  # bytes of which the first page has its header at least
 BRANCH, LEAF, META_PAGE = 1, 2, 8
 BIG, SUB_DATABASE, DUPLICATES = 1, 2, 4
@@ -31,6 +32,16 @@ DEEPEST: Final = 32  # levels of pages, the most that LMDB uses
 def is_lmdb(head: bytes) -> bool:
     """Return whether a file begins like one of LMDB. head: at least 24 bytes."""
     return head[PAGE.size : PAGE.size + len(MAGIC)] == MAGIC and head[10:12] == struct.pack("<H", META_PAGE)
+
+
+def headers(file: File) -> tuple[bytes, bytes]:
+    """Return the two headers, of which each transaction changes one. Raises ReadError.
+
+    A writer that maps the file (MDB_WRITEMAP) and syncs it later changes pages without another time of modification.
+    """
+    first = file.read_bytes(0, PAGE.size + META.size)
+    size = int.from_bytes(first[PAGE.size + 24 : PAGE.size + 28], "little")  # of pages
+    return first, file.read_bytes(min(size, LARGEST_PAGE), PAGE.size + META.size)
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class _Pages:
         self._file, self._shown = file, shown
         first = self._meta(0)
         self._size = DATABASE.unpack(first[3])[0]
-        if self._size not in (1 << k for k in range(8, 17)):
+        if self._size not in (1 << k for k in range(8, LARGEST_PAGE.bit_length())):
             raise self._damaged(f"pages of {self._size} bytes")
         newest = max(first, self._meta(self._size), key=lambda meta: int(meta[6]))
         _, flags, depth, *_, self._root = DATABASE.unpack(newest[4])
