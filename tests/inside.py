@@ -75,6 +75,8 @@ fffs.mount.daemon.kernel_mount
 fffs.mount.system.erofs
 fffs.packing.division
 fffs.cluster.engines
+fffs.converting.foreign.imports
+fffs.converting.foreign.mds_folder
 fffs.converting.source_files
 fffs.cluster.executors
 fffs.cluster.processes

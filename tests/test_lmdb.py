@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import struct
+import tempfile
 from pathlib import Path
 
 import lmdb
 import pytest
 from builders import MIB, stretched
 from inside import source_files
+from object_server import serving
 from test_convert import left_in, records_of
 from test_tables import pack_contents
 
 import fffs
-from fffs.errors import FffsError, FormatError, MetadataError, SourceChangedError, UnsupportedError, UsageError
+from fffs.errors import (
+    FffsError,
+    FormatError,
+    MetadataError,
+    SourceChangedError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+)
 
 VALUES = {b"%s/%05d.jpg" % (place, k): stretched(k * 37 % 9000, k) for k in range(700) for place in (b"a", b"b")} | {
     b"large": stretched(3 * MIB + 1),
@@ -235,3 +246,23 @@ def test_another_kind_of_machine_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(UnsupportedError, match="another version or kind of machine"):
         fffs.convert(tmp_path / "x", tmp_path / "y.ffr", from_="lmdb")
+
+
+def test_one_in_a_store_is_copied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages lie in no order, so that each would be a request."""
+    data = write_lmdb(tmp_path / "x", VALUES, subdir=False).read_bytes()
+    with serving(objects={"/x.lmdb": data}) as server:
+        source = f"{server.url}/x.lmdb"
+        fffs.convert(source, tmp_path / "y.ffr", verify=True, warn=pytest.fail)
+        assert pack_contents(tmp_path / "y.ffr") == VALUES
+        fffs.convert(source, tmp_path / "y.bag", column="value", warn=lambda _: None)
+        assert records_of(tmp_path / "y.bag") == [VALUES[key] for key in sorted(VALUES)]
+        assert len(server.requests) < 40
+        monkeypatch.setattr(tempfile, "TemporaryFile", no_room)
+        with pytest.raises(WriteError, match=r"a copy of http.*/x\.lmdb in the temporary folder: .*No space left"):
+            fffs.convert(source, tmp_path / "z.ffr")
+    assert left_in(tmp_path) == ["x", "y.bag", "y.ffr"]
+
+
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

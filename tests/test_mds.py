@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from builders import MIB, stretched
+from inside import imports, mds_folder
+from object_server import serving
 from test_convert import left_in, records_of
 from test_tables import pack_contents
 
@@ -209,3 +211,28 @@ def test_an_index_that_is_no_json_object_or_too_large_is_refused(
         file.write(data) if data else file.truncate(1 << 40)
     with pytest.raises(FormatError, match=rf"index\.json: .*{problem}"):
         fffs.convert(tmp_path / "set", tmp_path / "x.ffr", from_="mds")
+
+
+def test_samples_are_read_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for each would take hours in a store."""
+    source = write_mds(tmp_path / "x")
+    expected = [row["image"] for row in ROWS]
+    for size in (0, 1, 1500, 4 * MIB):
+        monkeypatch.setattr(mds_folder, "READ", size)
+        fffs.convert(source, tmp_path / "y.bag", column="image", force=True, warn=lambda _: None)
+        assert records_of(tmp_path / "y.bag") == expected
+    rows = [{**ROWS[0], "label": k} for k in range(2000)]
+    (source / "shard.00000.mds").write_bytes(shard_of(rows))
+    objects = {f"/x/{path.name}": path.read_bytes() for path in source.iterdir()}
+    index = json.loads(objects["/x/index.json"])
+    index["shards"][0]["samples"] = len(rows)
+    objects["/x/index.json"] = json.dumps(index).encode()
+    with serving(objects=objects) as server:
+        items = imports.MDS.open([f"{server.url}/x/{name}" for name in ("index.json", *names_of(index))], "x")
+        assert len(list(items.values("image"))) == len(rows) + len(ROWS) - 3
+        items.close()
+        assert len(server.requests) < 40
+
+
+def names_of(index: dict[str, Any]) -> list[str]:
+    return [shard["raw_data"]["basename"] for shard in index["shards"]]

@@ -6,14 +6,20 @@ and checked. The format is that of LMDB 0.9 on little-endian machines with 64 bi
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fffs.base.descriptors import above_standard
+from fffs.base.failures import writing
+from fffs.base.withblock import closed_on_error
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.errors import MetadataError, UnsupportedError, UsageError
 from fffs.files.file import File
+from fffs.files.local import LocalFile
 
 MAGIC: Final = struct.pack("<II", 0xBEEFC0DE, 1)
 DATABASE: Final = struct.Struct("<IHHQQQQQ")  # a number, flags, depth, 3 numbers of pages, entries, root
@@ -55,7 +61,19 @@ class LmdbItems(ForeignItems):
     """The main database: keys are names, or values are records, in the order of the keys."""
 
     def _load(self) -> None:
-        self._tree = _Pages(self.open_files[0], self.shown)
+        self._file, self._copy = self.open_files[0], contextlib.ExitStack()
+        self._tree = _Pages(self._file, self.shown)
+        if self._file.descriptor < 0:  # pages lie in no order, so that each would be a request
+            with closed_on_error((self._copy,)):
+                with writing(f"a copy of {self.shown} in the temporary folder"):
+                    fd = self._copy.enter_context(self._file.local())
+                    self._file = self._copy.enter_context(LocalFile(above_standard(os.dup(fd)), self.shown))
+                self._tree = _Pages(self._file, self.shown)
+
+    def close(self) -> None:
+        """As in ``ForeignItems``."""
+        super().close()
+        self._copy.close()
 
     def files(self) -> Iterator[tuple[bytes, Bytes]]:
         """As in ``ForeignItems``."""
@@ -81,7 +99,7 @@ class LmdbItems(ForeignItems):
             raise UsageError(f"{self.shown}: has no column {column!r}; the values of an LMDB are the column 'value'")
 
     def _read(self, value: _Value) -> bytes:
-        data = self.open_files[0].read_bytes(value.offset, value.size)
+        data = self._file.read_bytes(value.offset, value.size)
         if len(data) < value.size:
             raise MetadataError(f"{self.shown}: the value of {value.key!a:.200} is truncated; copy the file again")
         return data

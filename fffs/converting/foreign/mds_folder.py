@@ -7,6 +7,7 @@ bytes of all columns follow. ``index.json`` lists the shards and the columns. A 
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import struct
@@ -28,6 +29,7 @@ INDEX: Final = "index.json"
 LARGEST_INDEX: Final = 256 << 20
 ENDINGS: Final = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
 VERSION: Final = 2
+READ: Final = 4 << 20  # bytes of samples
 _HEAD: Final = 256  # bytes of an index in which the name of the list of shards is, after at most the version
 _SHARDS: Final = b'"shards"'
 NUMBERS: Final = {
@@ -230,11 +232,17 @@ class MdsItems(ForeignItems):
     def _rows(self) -> Iterator[list[memoryview]]:
         """Yield the cells of each sample."""
         for shard, file in self._shards:
-            for number, (begin, end) in enumerate(pairwise(self._offsets(shard, file))):
-                data = file.read_bytes(begin, end - begin)
-                if len(data) < end - begin:
-                    raise self._damaged(file, number)
-                yield self._cells(memoryview(data), file, number)
+            offsets = self._offsets(shard, file)
+            first = 0
+            while first < shard.samples:  # several samples at a time, because each read may be a request
+                last = max(bisect.bisect_right(offsets, offsets[first] + READ) - 1, first + 1)
+                data = memoryview(file.read_bytes(offsets[first], offsets[last] - offsets[first]))
+                for number in range(first, last):
+                    begin, end = (offsets[k] - offsets[first] for k in (number, number + 1))
+                    if len(data) < end:
+                        raise self._damaged(file, number)
+                    yield self._cells(data[begin:end], file, number)
+                first = last
 
     def _offsets(self, shard: MdsShard, file: Shard) -> list[int]:
         """Return where the samples of a shard begin, and the end of the last one."""
