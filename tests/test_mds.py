@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,14 +116,41 @@ def test_a_set_of_several_writers(tmp_path: Path) -> None:
     assert records_of(tmp_path / "y.bag") == [row["image"] for row in ROWS * 2]
 
 
-@pytest.mark.parametrize("other", ["file", "part2", "index"])
+def test_a_writer_without_samples(tmp_path: Path) -> None:
+    source = merge_mds(tmp_path / "x", write_mds)
+    (source / "part2").mkdir()
+    (source / "part2/index.json").write_text('{"version": 2, "shards": []}')
+    assert fffs.convert(source, tmp_path / "y.ffr", warn=lambda _: None).source == "mds"
+
+
+@pytest.mark.parametrize("other", ["file", "empty", "set", "index", "link", "folder"])
 def test_a_folder_that_is_not_only_a_set_of_several_writers(tmp_path: Path, other: str) -> None:
     source = merge_mds(tmp_path / "x", write_mds)
+    index = source / "index.json"
     if other == "index":
-        (source / "index.json").write_text('{"version": 1, "shards": [{}]}')
+        index.write_text('{"version": 1, "shards": [{}]}')
+    elif other in ("link", "folder"):
+        index.unlink()
+        index.symlink_to("nowhere") if other == "link" else index.mkdir()
+    elif other == "file":
+        (source / other).touch()
+    elif other == "set":
+        write_mds(source / other)
     else:
         (source / other).mkdir()
     assert fffs.convert(source, tmp_path / "y.ffr").source == "folder"
+
+
+def test_small_columns_beside_large_ones_take_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait until they are some MiB, without the samples that they were read with."""
+    monkeypatch.setitem(globals(), "ROWS", [{**ROWS[0], "image": stretched(2 * MIB, k)} for k in range(64)])
+    source = write_mds(tmp_path / "x")
+    tracemalloc.start()
+    try:
+        fffs.convert(source, tmp_path / "y.ffr", warn=lambda _: None)
+        assert tracemalloc.get_traced_memory()[1] < 40 * MIB
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_column_becomes_records(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class ItemFolder:
     def each(self, work: Work, contents: Contents, jobs: Jobs, threads: int) -> None:
         """Pass each file to ``work``, in order. Raises SourceChangedError, and as ``ForeignItems.files``."""
         records = np.argsort(contents.places)
-        waiting: list[tuple[int, Bytes]] = []
+        waiting: list[tuple[int, bytes]] = []
         size, k = 0, 0
         for _, data in self._items.files():
             if k == len(records) or len(data) != contents.sizes[records[k]]:
@@ -132,7 +132,7 @@ class ItemFolder:
                 pieces = memoryview(data)
                 work.file(int(records[k]), (bytes(pieces[at : at + BLOCK]) for at in range(0, len(data), BLOCK)))
             else:
-                waiting.append((int(records[k]), data))
+                waiting.append((int(records[k]), bytes(data)))  # a view would keep all that was read with it
                 size += len(data)
             k += 1
             if size >= BATCH_BYTES or len(waiting) >= 1 << 14:

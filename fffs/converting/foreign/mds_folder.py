@@ -8,6 +8,7 @@ bytes of all columns follow. ``index.json`` lists the shards and the columns. A 
 from __future__ import annotations
 
 import bisect
+import errno
 import json
 import os
 import struct
@@ -20,7 +21,7 @@ import numpy as np
 from fffs.converting.foreign.compressed_shard import COMPRESSIONS, LARGEST, CompressedShard
 from fffs.converting.foreign.items import Bytes, ForeignItems
 from fffs.converting.foreign.json_file import load_object
-from fffs.errors import FormatError, MetadataError, UnsupportedError, UsageError
+from fffs.errors import FormatError, MetadataError, ReadError, SourceNotFoundError, UnsupportedError, UsageError
 from fffs.files.file import File
 from fffs.layouts.plain import digits_for
 from fffs.objects.locations import names_in, open_file
@@ -84,14 +85,23 @@ def is_mds(path: str, names: Sequence[str]) -> bool:
         return False
     if all(name.endswith(ENDINGS) for name in others):
         return True
-    with open_file(os.path.join(path, INDEX)) as file:  # may list shards in folders, one for each of several writers
-        if _SHARDS not in file.read_bytes(0, min(file.size, _HEAD)):
-            return False  # without reading all of something else
-        try:
-            shards = _load_index(file)
-        except FormatError:
-            return False
-    return others <= {listed.split("/", 1)[0] for shard in shards for listed in shard.paths}
+    # It may list shards in folders, one for each of several writers.
+    listed = {name.split("/", 1)[0] for shard in _shards_of(path) or () for name in shard.paths}
+    return bool(listed) and all(_shards_of(os.path.join(path, name)) == [] for name in sorted(others - listed))
+
+
+def _shards_of(path: str) -> list[MdsShard] | None:
+    """Return what the index of a folder lists, or None if there is none. Raises ReadError."""
+    try:
+        with open_file(os.path.join(path, INDEX)) as file:
+            if _SHARDS in file.read_bytes(0, min(file.size, _HEAD)):  # something else is not read to its end
+                return _load_index(file)
+    except (FormatError, SourceNotFoundError, UsageError):  # perhaps it is no regular file
+        pass
+    except ReadError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+    return None
 
 
 def expand_mds(path: str) -> list[str]:
