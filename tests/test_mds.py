@@ -245,11 +245,13 @@ def test_samples_are_read_several_at_a_time(tmp_path: Path, monkeypatch: pytest.
     """A request for each would take hours in a store."""
     source = write_mds(tmp_path / "x")
     expected = [row["image"] for row in ROWS]
-    for size in (0, 1, 1500, 4 * MIB):
+    for size, most in ((0, 9), (1, 9), (1500, 9), (4 * MIB, 9), (4 * MIB, 1), (4 * MIB, 2)):
         monkeypatch.setattr(mds_folder, "READ", size)
+        monkeypatch.setattr(mds_folder, "MOST", most)
         fffs.convert(source, tmp_path / "y.bag", column="image", force=True, warn=lambda _: None)
         assert records_of(tmp_path / "y.bag") == expected
-    rows = [{**ROWS[0], "label": k} for k in range(2000)]
+    monkeypatch.undo()
+    rows = [{**ROWS[0], "label": k} for k in range(5000)]
     (source / "shard.00000.mds").write_bytes(shard_of(rows))
     objects = {f"/x/{path.name}": path.read_bytes() for path in source.iterdir()}
     index = json.loads(objects["/x/index.json"])

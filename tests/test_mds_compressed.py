@@ -241,3 +241,17 @@ def test_the_library_that_zstd_needs_is_named(tmp_path: Path, monkeypatch: pytes
     importlib.import_module("fffs.granular.optional").library.cache_clear()
     with pytest.raises(UsageError, match=r"zstd needs .*zstd, which is not installed: pip install"):
         convert(source, tmp_path / "y.ffr")
+
+
+def test_a_table_of_samples_takes_little_more_memory_than_its_bytes(tmp_path: Path) -> None:
+    count = 4 << 20
+    source = compress_mds(tmp_path / "x", "zstd", samples=count)
+    size = 4 * (count + 2)
+    replace_shard(source, zstd.compress(bytes(size)), raw=size)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="its table of samples is damaged"):
+            fffs.convert(source, tmp_path / "y.ffr", warn=lambda _: None)
+        assert tracemalloc.get_traced_memory()[1] < 4 * size
+    finally:
+        tracemalloc.stop()

@@ -13,10 +13,10 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fffs.converting.foreign.compressed_shard import COMPRESSIONS, LARGEST, CompressedShard
 from fffs.converting.foreign.items import Bytes, ForeignItems
@@ -30,7 +30,8 @@ INDEX: Final = "index.json"
 LARGEST_INDEX: Final = 256 << 20
 ENDINGS: Final = (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy")
 VERSION: Final = 2
-READ: Final = 4 << 20  # bytes of samples
+READ: Final = 4 << 20  # bytes of samples, or one sample
+MOST: Final = 4096  # samples
 _HEAD: Final = 256  # bytes of an index in which the name of the list of shards is, after at most the version
 _SHARDS: Final = b'"shards"'
 NUMBERS: Final = {
@@ -242,29 +243,29 @@ class MdsItems(ForeignItems):
     def _rows(self) -> Iterator[list[memoryview]]:
         """Yield the cells of each sample."""
         for shard, file in self._shards:
-            offsets = self._offsets(shard, file)
-            first = 0
+            offsets, first = self._offsets(shard, file), 0
             while first < shard.samples:  # several samples at a time, because each read may be a request
-                last = max(bisect.bisect_right(offsets, offsets[first] + READ) - 1, first + 1)
-                data = memoryview(file.read_bytes(offsets[first], offsets[last] - offsets[first]))
-                for number in range(first, last):
-                    begin, end = (offsets[k] - offsets[first] for k in (number, number + 1))
-                    if len(data) < end:
-                        raise self._damaged(file, number)
-                    yield self._cells(data[begin:end], file, number)
-                first = last
+                edges = offsets[first : first + MOST + 1].tolist()
+                count = max(bisect.bisect_right(edges, edges[0] + READ) - 1, 1)
+                data = memoryview(file.read_bytes(edges[0], edges[count] - edges[0]))
+                for k in range(count):
+                    if len(data) < edges[k + 1] - edges[0]:
+                        raise self._damaged(file, first + k)
+                    yield self._cells(data[edges[k] - edges[0] : edges[k + 1] - edges[0]], file, first + k)
+                first += count
 
-    def _offsets(self, shard: MdsShard, file: Shard) -> list[int]:
+    def _offsets(self, shard: MdsShard, file: Shard) -> npt.NDArray[np.uint32]:
         """Return where the samples of a shard begin, and the end of the last one."""
         table = 4 * (shard.samples + 2)
         if table > file.size:
             raise MetadataError(
                 f"{file.name}: too short for the {shard.samples} samples that {INDEX} lists; copy it again"
             )
-        offsets: list[int]
-        count, *offsets = np.frombuffer(file.read_bytes(0, table), "<u4").tolist()
-        edges = [table, *offsets, file.size]
-        if count != shard.samples or any(a > b for a, b in pairwise(edges)):
+        data = file.read_bytes(0, table).ljust(table, b"\0")  # if it shrinks meanwhile, it is damaged
+        found = np.frombuffer(data, "<u4")  # no list, which takes many times as much memory
+        count, offsets = found[0], found[1:]
+        is_within = table <= offsets[0] and offsets[-1] <= file.size
+        if count != shard.samples or not is_within or (offsets[1:] < offsets[:-1]).any():
             raise MetadataError(f"{file.name}: its table of samples is damaged, or not that of {INDEX}")
         return offsets
 
