@@ -300,15 +300,28 @@ def test_an_engine_that_remembers_results_runs_each_attempt(tmp_path: Path) -> N
         assert list(executors.run_calls([call], pool)) == [(0, 3)]  # nor that of an earlier job
 
 
-def test_an_engine_that_is_lost_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Its futures cannot be cancelled any more; concurrent.futures logs a traceback for each."""
+def test_what_a_lost_scheduler_never_ends_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dask drops without a word what is submitted while its client closes, and then cannot cancel it."""
+    monkeypatch.setattr(executors, "LOOK_EVERY", 0.01)
+    client = types.SimpleNamespace(status="running")
 
-    def raise_lost(future: Future[Any]) -> None:
-        raise ConnectionError
-
-    for is_lost in (True, False):
+    def submit(fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        client.status = "closed"
         future: Future[Any] = Future()
-        future.add_done_callback(raise_lost)
-        with engines._without_tracebacks(lambda is_lost=is_lost: is_lost):  # type: ignore[misc]
-            future.cancel()
-        assert len(caplog.records) == (not is_lost)
+        future.add_done_callback(lambda future: 1 / 0)
+        return future
+
+    pool: Any = types.SimpleNamespace(submit=submit, _client=client)
+    with pytest.raises(WorkerError, match="x: the scheduler of Dask is gone"):
+        list(executors.run_calls([executors.Call(len, ("",), "x")], pool))
+    assert not caplog.records
+
+
+def test_a_client_of_dask_stands_for_its_executor() -> None:
+    pool = ThreadPoolExecutor(1)
+    client: Any = types.SimpleNamespace(submit=None, get_executor=lambda: pool)
+    client.submit = pool.submit
+    with engines.executing(client) as found:
+        assert found is pool

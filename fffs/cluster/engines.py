@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import multiprocessing
 import os
 import sys
@@ -24,7 +23,8 @@ _T = TypeVar("_T")
 
 @contextlib.contextmanager
 def executing(executor: ExecutorLike) -> Iterator[Submits | None]:
-    """Yield an executor, or None for None. One that was given by its name ends with the block.
+    """Yield an executor, or None for None. One that was given by its name ends with the block. That of a client of Dask
+    stands for it.
 
     Raises:
         UsageError: there is no executor of that name, or its package is not installed.
@@ -39,7 +39,8 @@ def executing(executor: ExecutorLike) -> Iterator[Submits | None]:
         return
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise UsageError(f"an executor needs a method submit, which {type(executor).__name__} does not have")
-    yield executor
+    of_client = getattr(executor, "get_executor", None)
+    yield of_client() if of_client else executor
 
 
 def _processes(number: str) -> Processes:
@@ -69,24 +70,9 @@ def _dask(address: str) -> Iterator[Submits]:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:
         raise UsageError(f"dask:{address}: the scheduler cannot be reached: {error}") from error
-    with client, _without_tracebacks(lambda: client.status == "closed"):
+    with client:
         # Not shut down, which waits for ever if the scheduler is gone. Nothing waits or runs when a job has ended.
         yield client.get_executor()
-
-
-@contextlib.contextmanager
-def _without_tracebacks(is_lost: Callable[[], bool]) -> Iterator[None]:
-    """Log no traceback for each call of an engine that is lost, and cannot be told to cancel it. The error says so."""
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return not (is_lost() and record.exc_info and "exception calling callback" in str(record.msg))
-
-    logger = logging.getLogger("concurrent.futures")
-    logger.addFilter(is_news)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_news)
 
 
 @contextlib.contextmanager

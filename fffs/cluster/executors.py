@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NoReturn, Protocol
 
 from fffs.cluster.part_task import PartResult, PartTask, run_task
@@ -16,6 +16,7 @@ from fffs.cluster.report import JobWatch
 from fffs.errors import FffsError, FormatError, SourceChangedError, SourceNotFoundError, UsageError, WorkerError
 
 TRIES: Final = 3
+LOOK_EVERY: Final = 5.0  # seconds
 _FINAL: Final = (UsageError, SourceChangedError, SourceNotFoundError, FormatError)
 """Errors that would come again."""
 
@@ -178,13 +179,19 @@ class _Attempts:
 
     def _next(self) -> Any:
         """Return one that is done. Others than those of ``concurrent.futures`` are waited for in order."""
-        if not self._others:
-            return self._done.get()  # not wait(), which would look at all of them again each time
+        while not self._others:
+            with contextlib.suppress(Empty):
+                return self._done.get(timeout=LOOK_EVERY)  # not wait(), which would look at all again each time
+            if _is_lost(self._executor):
+                number, _ = next(iter(self._running.values()))
+                raise WorkerError(f"{self._calls[number].shown}: the scheduler of Dask is gone; start both again")
         self._others -= 1
         return next(future for future in self._running if not isinstance(future, Future))
 
     def cancel(self, wait_for_them: bool) -> None:
         """Cancel what waits, and wait for what runs if that is possible and wanted."""
+        if _is_lost(self._executor):  # nobody could be told; concurrent.futures would log a traceback for each
+            return
         # A future that was cancelled need not become done: some executors never look at it again.
         running = [future for future in self._running if not _cancel(future)]
         if isinstance(self._executor, Processes):
@@ -201,6 +208,11 @@ def _call(*args: Any) -> Any:
     """
     *its, fn, _ = args
     return fn(*its)
+
+
+def _is_lost(executor: Any) -> bool:
+    """Whether what was submitted may never become done: Dask gave its scheduler up. Its executor does not tell."""
+    return getattr(getattr(executor, "_client", None), "status", "") == "closed"
 
 
 def _cancel(future: Any) -> bool:
