@@ -142,6 +142,23 @@ def test_a_pack_at_the_end_of_a_chain(chain: str, packed: Path) -> None:
         assert folder.num_files() == 300
 
 
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+@pytest.mark.parametrize("chain", ["{cache}::zip://p.ffr::{zip}", "zip://p.ffr::{cache}::file://{zip}"])
+def test_a_cache_never_gives_the_file_of_another_source(
+    cache: str, chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that the configuration names, fsspec would: it knows a copy by its path in the archive alone."""
+    monkeypatch.setitem(fsspec.config.conf, cache, {"cache_storage": str(tmp_path / "kept")})
+    for data in (b"one", b"two"):
+        folder = tmp_path / data.decode()
+        folder.mkdir()
+        with zipfile.ZipFile(folder / "x.zip", "w") as archive:
+            archive.writestr("p.ffr", record_file([data]))
+        with fffs.FileReader(chain.format(cache=cache, zip=folder / "x.zip")) as reader:
+            assert bytes(reader.read_one(0)) == data
+    assert not (tmp_path / "kept").exists()
+
+
 def test_a_local_file_with_its_scheme_is_converted(packed: Path, tmp_path: Path) -> None:
     fffs.convert(f"file://{packed}/p.ffr", tmp_path / "p.tfrecord")
     with fffs.FileReader(tmp_path / "p.tfrecord") as reader:

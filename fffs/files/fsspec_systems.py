@@ -24,6 +24,10 @@ HIDING: Final = frozenset({*WEB, "s3", "s3a", "gs", "gcs"})
 """Protocols whose servers may refuse access to a file that does not exist: to those that may not list a folder."""
 
 _BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
+_FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
+"""They name a copy by its path in the file system within alone, and take one that another process is making, or did not
+complete, for the file. So each process has a folder of its own, whatever fsspec's configuration says.
+"""
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
@@ -50,13 +54,15 @@ def connect(url: str, name: str) -> tuple[Any, str]:
 
     """
     fsspec = import_fsspec(name)
-    if not _BLOCK_CACHES.isdisjoint(part.partition("://")[0] for part in url.split("::")):
+    protocols = {part.partition("://")[0] for part in url.split("::")}
+    if not _BLOCK_CACHES.isdisjoint(protocols):
         raise no_block_cache(name)
     try:
         with importing:  # only this: connecting may take long
-            for protocol in {part.partition("://")[0] for part in url.split("::")} & set(fsspec.available_protocols()):
+            for protocol in protocols & set(fsspec.available_protocols()):
                 fsspec.get_filesystem_class(protocol)
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        own = {protocol: {"cache_storage": "TMP"} for protocol in protocols & _FILE_CACHES}
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **own)
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None
     return found
