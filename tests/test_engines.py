@@ -17,7 +17,7 @@ from inside import engines, executors, modules
 from set_sources import assert_same
 
 import fffs
-from fffs.errors import SourceChangedError, UsageError, WorkerError
+from fffs.errors import SourceChangedError, SourceNotFoundError, UsageError, WorkerError
 
 
 @pytest.fixture
@@ -179,11 +179,10 @@ def fake_dask(addresses: list[str]) -> Any:
                 raise OSError("timed out")
             addresses.append(address)
 
-        def __enter__(self) -> Client:
-            return self
-
-        def __exit__(self, *_: object) -> None:
+        def close(self) -> None:
             addresses.append("closed")
+            if sys.exc_info()[0]:
+                raise RuntimeError("no scheduler")
 
         def get_executor(self) -> ThreadPoolExecutor:
             return NeverShutDown(2)
@@ -196,6 +195,9 @@ def test_dask_by_the_address_of_its_scheduler(source: Path, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "distributed", fake_dask(addresses))
     fffs.pack_folder(source, tmp_path / "a", parts=3, executor="dask:tcp://10.0.0.1:8786")
     assert addresses == ["tcp://10.0.0.1:8786", "closed"]
+    with pytest.raises(SourceNotFoundError), engines.executing("dask:tcp://10.0.0.1:8786"):
+        raise SourceNotFoundError("the error to show")
+    assert addresses[2:] == ["tcp://10.0.0.1:8786", "closed"]
     for name, message in (("dask", "name the scheduler"), ("dask:tcp://nowhere:1", "cannot be reached: timed out")):
         with pytest.raises(UsageError, match=message):
             fffs.pack_folder(source, tmp_path / "b", parts=3, executor=name)
@@ -300,17 +302,19 @@ def test_an_engine_that_remembers_results_runs_each_attempt(tmp_path: Path) -> N
         assert list(executors.run_calls([call], pool)) == [(0, 3)]  # nor that of an earlier job
 
 
+@pytest.mark.parametrize("status", ["closed", "connecting"])
 def test_what_a_lost_scheduler_never_ends_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: str
 ) -> None:
     """Dask drops without a word what is submitted while its client closes, and then cannot cancel it."""
     monkeypatch.setattr(executors, "LOOK_EVERY", 0.01)
-    client = types.SimpleNamespace(status="running")
+    client = types.SimpleNamespace(status="running", _timeout=0.05)
 
     def submit(fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        client.status = "closed"
+        client.status = status
         future: Future[Any] = Future()
-        future.add_done_callback(lambda future: 1 / 0)
+        if status == "closed":
+            future.add_done_callback(lambda future: 1 / 0)
         return future
 
     pool: Any = types.SimpleNamespace(submit=submit, _client=client)

@@ -70,9 +70,14 @@ def _dask(address: str) -> Iterator[Submits]:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:
         raise UsageError(f"dask:{address}: the scheduler cannot be reached: {error}") from error
-    with client:
-        # Not shut down, which waits for ever if the scheduler is gone. Nothing waits or runs when a job has ended.
+    # The executor is not shut down, which waits for ever if the scheduler is gone. At the end of a job, nothing runs.
+    try:
         yield client.get_executor()
+    except BaseException:
+        with contextlib.suppress(Exception):  # of a client without its scheduler; why the job ended says more
+            client.close()
+        raise
+    client.close()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from fffs.errors import FffsError, FormatError, SourceChangedError, SourceNotFou
 
 TRIES: Final = 3
 LOOK_EVERY: Final = 5.0  # seconds
+LONELY: Final = 2  # times as long as Dask tries to connect
 _FINAL: Final = (UsageError, SourceChangedError, SourceNotFoundError, FormatError)
 """Errors that would come again."""
 
@@ -134,6 +137,7 @@ class _Attempts:
         self._running: dict[Any, tuple[int, int]] = {}  # future -> number of the call, and of the attempt
         self._done: SimpleQueue[Any] = SimpleQueue()  # futures of ``concurrent.futures``
         self._others = 0  # how many are other futures
+        self._lonely = math.inf  # since when Dask has no scheduler, as far as is known
 
     def begin(self) -> None:
         """Submit all calls."""
@@ -182,15 +186,31 @@ class _Attempts:
         while not self._others:
             with contextlib.suppress(Empty):
                 return self._done.get(timeout=LOOK_EVERY)  # not wait(), which would look at all again each time
-            if _is_lost(self._executor):
+            if self._is_lost():
                 number, _ = next(iter(self._running.values()))
                 raise WorkerError(f"{self._calls[number].shown}: the scheduler of Dask is gone; start both again")
         self._others -= 1
         return next(future for future in self._running if not isinstance(future, Future))
 
+    def _status(self) -> str:
+        """Return the status of the client of Dask's executor, which does not tell it; "running" for other executors."""
+        return str(getattr(getattr(self._executor, "_client", None), "status", "running"))
+
+    def _is_lost(self) -> bool:
+        """Whether what was submitted may never become done: the client of Dask has given its scheduler up, or connects
+        for much longer than it tries that. The latter happens if it lost the scheduler while calls were submitted.
+        """
+        status, now = self._status(), time.monotonic()
+        if status not in ("connecting", "closing", "closed"):
+            self._lonely = math.inf
+            return False
+        self._lonely = min(self._lonely, now)
+        limit = getattr(self._executor._client, "_timeout", None)  # type: ignore[attr-defined]
+        return status == "closed" or now - self._lonely > LONELY * (limit if isinstance(limit, (int, float)) else 30)
+
     def cancel(self, wait_for_them: bool) -> None:
         """Cancel what waits, and wait for what runs if that is possible and wanted."""
-        if _is_lost(self._executor):  # nobody could be told; concurrent.futures would log a traceback for each
+        if self._status() == "closed":  # nobody could be told; concurrent.futures would log a traceback for each
             return
         # A future that was cancelled need not become done: some executors never look at it again.
         running = [future for future in self._running if not _cancel(future)]
@@ -208,11 +228,6 @@ def _call(*args: Any) -> Any:
     """
     *its, fn, _ = args
     return fn(*its)
-
-
-def _is_lost(executor: Any) -> bool:
-    """Whether what was submitted may never become done: Dask gave its scheduler up. Its executor does not tell."""
-    return getattr(getattr(executor, "_client", None), "status", "") == "closed"
 
 
 def _cancel(future: Any) -> bool:
