@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,6 +61,11 @@ class Faulty(AsyncFileSystem):
         if self.fault:
             raise self.fault[0]
         return self.files[path][start:end]
+
+    async def _get_file(self, rpath: str, lpath: str, **kwargs: Any) -> None:
+        if self.fault:
+            raise self.fault[0]
+        Path(lpath).write_bytes(self.files[rpath])
 
 
 class Nameless(MemoryFileSystem):
@@ -157,6 +164,56 @@ def test_a_cache_never_gives_the_file_of_another_source(
         with fffs.FileReader(chain.format(cache=cache, zip=folder / "x.zip")) as reader:
             assert bytes(reader.read_one(0)) == data
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_copy_is_shared_until_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by children of fork, of which one that ends removes nothing. Nothing stays in the temporary folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = _put("faulty", "shared.ffr", record_file([b"one"]))
+    Faulty.etags["shared.ffr"] = "1"
+    with fffs.FileReader(f"simplecache::{url}") as reader:
+        Faulty.fault.append(OSError("no more copies"))
+        for end in (os._exit, sys.exit):
+            child = multiprocessing.get_context("fork").Process(target=_read_again, args=(reader, url, end))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+        assert bytes(reader.read_one(0)) == b"one"
+        with fffs.FileReader(f"filecache::{url}") as again:
+            assert bytes(again.read_one(0)) == b"one"
+        Faulty.fault.clear()
+        _put("faulty", "shared.ffr", record_file([b"two"]))
+        Faulty.etags["shared.ffr"] = "2"
+        with fffs.FileReader(f"simplecache::{url}") as again:
+            assert bytes(again.read_one(0)) == b"two"
+        assert bytes(reader.read_one(0)) == b"one"
+    assert os.listdir(tmp_path) == []
+
+
+def _read_again(reader: fffs.FileReader, url: str, end: Callable[[int], Any]) -> None:
+    assert bytes(reader.read_one(0)) == b"one"
+    with fffs.FileReader(f"simplecache::{url}") as again:
+        assert bytes(again.read_one(0)) == b"one"
+    end(0)
+
+
+def test_a_copy_that_is_not_complete_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = _put("faulty", "short.ffr", record_file([b"one"]))
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(ReadError, match=r"short.ffr: cannot read \(26 bytes of 27 came\)"),
+    ):
+        patched.setattr(Faulty, "_get_file", _make_short)
+        fffs.FileReader(f"simplecache::{url}")
+    Faulty.fault.append(OSError(28, "No space left on device"))
+    with pytest.raises(ReadError, match="copying it: OSError: .*No space left"):
+        fffs.FileReader(f"simplecache::{url}")
+    assert os.listdir(tmp_path) == []
+
+
+async def _make_short(self: Faulty, rpath: str, lpath: str, **kwargs: Any) -> None:
+    Path(lpath).write_bytes(self.files[rpath][:-1])
 
 
 def test_a_local_file_with_its_scheme_is_converted(packed: Path, tmp_path: Path) -> None:

@@ -55,14 +55,18 @@ class FsspecFile(File):
         self._systems: dict[int, _System] = {}  # by process: those of a parent are kept, not closed, in its children
         self._ends = Ends()
         self._said = ""
-        with self._asking():
+        with self.asking():
             info = self._info()
         if info.get("type") == "directory":
             raise UsageError(f"{name}: {FOLDER}")
         self.answers_with_pages = not self._protocols().isdisjoint(WEB)
-        self.size = size_of(info, name)
-        self._version = version_of(info)
+        self.version = version_of(info)
         self.mtime_ns = nearest_time(time_of(info))
+        self.size = self.measure(info)
+
+    def measure(self, info: dict[str, Any]) -> int:
+        """Return the size of the file with these attributes. Raises as the class does."""
+        return size_of(info, self.name)
 
     @classmethod
     def open(cls, url: str, name: str) -> FsspecFile:
@@ -75,7 +79,8 @@ class FsspecFile(File):
 
     # ------------------------------------------------------------ the file system
 
-    def _system(self) -> _System:
+    def system(self) -> _System:
+        """Return the file system and the path, in this process."""
         process = os.getpid()
         if (system := self._systems.get(process)) is None:
             fs, path = self._connect()
@@ -84,7 +89,7 @@ class FsspecFile(File):
         return system
 
     def _protocols(self) -> set[str]:
-        return protocols_of(self._system().fs)
+        return protocols_of(self.system().fs)
 
     def _held(self, system: _System) -> contextlib.AbstractContextManager[Any]:
         held: contextlib.AbstractContextManager[Any] = system.lock
@@ -92,7 +97,7 @@ class FsspecFile(File):
 
     def _info(self) -> dict[str, Any]:
         """Ask for the attributes, not a cache of listings."""
-        system = self._system()
+        system = self.system()
         with self._held(system):
             system.fs.invalidate_cache(system.path)
             found = system.fs.info(system.path)
@@ -101,7 +106,7 @@ class FsspecFile(File):
         return found
 
     @contextlib.contextmanager
-    def _asking(self, detail: str = "") -> Iterator[None]:
+    def asking(self, detail: str = "") -> Iterator[None]:
         """Turn any exception of a file system into one of fffs."""
         try:
             yield
@@ -114,7 +119,7 @@ class FsspecFile(File):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
         """Return the bytes of ranges, or the error of each."""
-        system = self._system()
+        system = self.system()
         if system.fs.async_impl:
             starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
             found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
@@ -149,7 +154,7 @@ class FsspecFile(File):
     def _read(self, offset: int, dest: UInt8Array, detail: str) -> int:
         end, done = offset + len(dest), 0
         ranges = [(begin, min(begin + PART, end)) for begin in range(offset, end, PART)]
-        with self._asking(detail):
+        with self.asking(detail):
             for (begin, until), data in zip(ranges, self._fetch(ranges) if ranges else (), strict=True):
                 if isinstance(data, Exception):
                     raise data
@@ -200,7 +205,7 @@ class FsspecFile(File):
     def changed(self, stamp: Any) -> int:
         """Ask whether size, times and tags are those of opening. 0 also if that cannot be determined."""
         try:
-            return 0 if version_of(self._info()) == self._version else -errno.ESTALE
+            return 0 if version_of(self._info()) == self.version else -errno.ESTALE
         except FileNotFoundError:
             return -errno.ESTALE
         except Exception:
@@ -209,11 +214,11 @@ class FsspecFile(File):
     def is_outdated(self) -> bool:
         """See ``File``. Connects again: an open archive does not see that it was replaced."""
         try:
-            with self._asking():
+            with self.asking():
                 again = FsspecFile(self._connect, self.name, self._secrets)
         except FffsError as error:
             return isinstance(error, SourceNotFoundError)
-        return again._version != self._version
+        return again.version != self.version
 
     def open_beside(self, path: str) -> FsspecFile | None:
         """Open a file in the same folder, or one whose name begins with that of this file."""

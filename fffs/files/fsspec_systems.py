@@ -24,10 +24,9 @@ HIDING: Final = frozenset({*WEB, "s3", "s3a", "gs", "gcs"})
 """Protocols whose servers may refuse access to a file that does not exist: to those that may not list a folder."""
 
 _BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
-_FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
-"""They name a copy by its path in the file system within alone, and take one that another process is making, or did not
-complete, for the file. So each process has a folder of its own, whatever fsspec's configuration says.
-"""
+FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
+"""Protocols of fsspec that copy whole files."""
+
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
@@ -61,7 +60,8 @@ def connect(url: str, name: str) -> tuple[Any, str]:
         with importing:  # only this: connecting may take long
             for protocol in protocols & set(fsspec.available_protocols()):
                 fsspec.get_filesystem_class(protocol)
-        own = {protocol: {"cache_storage": "TMP"} for protocol in protocols & _FILE_CACHES}
+        # Within a chain. A folder that the configuration names may have the copy of another source: see fsspec_copy.
+        own = {protocol: {"cache_storage": "TMP"} for protocol in protocols & FILE_CACHES}
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, **own)
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None

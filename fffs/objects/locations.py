@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def open_file(name: str) -> File:
     """Open a file by its path, or an object by its URL.
 
-    Raises as ``LocalFile.open``, ``RemoteFile.open`` or ``FsspecFile.open``, and UsageError for a URL with a password.
+    Raises as ``LocalFile.open``, ``RemoteFile.open`` or ``FsspecFile``, and UsageError for a URL with a password.
     """
     if is_fsspec_url(name):
         refuse_password(name)
         with importing:
-            from fffs.files.fsspec_file import FsspecFile
-        return FsspecFile.open(name, shown(name))
+            from fffs.files.fsspec_copy import open_url
+        return open_url(name, shown(name))
     return _open_object(name) if is_url(name) else LocalFile.open(name)
 
 

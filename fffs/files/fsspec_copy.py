@@ -1,0 +1,142 @@
+"""FsspecCopy: a file of a file system of fsspec, read from a copy: for ``simplecache::`` and ``filecache::``.
+
+fsspec names its own copies by the path in the file system within alone, takes one that is not complete for the file,
+and removes those of a parent when its child ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from fffs.base.descriptors import above_standard
+from fffs.base.paths import current_folder
+from fffs.errors import ReadError
+from fffs.files.dirfd import close
+from fffs.files.file import UInt8Array
+from fffs.files.fsspec_file import FsspecFile
+from fffs.files.fsspec_info import size_of
+from fffs.files.fsspec_systems import FILE_CACHES, connect
+from fffs.files.local import LocalFile
+
+MOST: Final = 4  # copies that stay when they are closed: commands open a file several times
+
+_Key = tuple[str, str, str]
+
+
+class _Kept:
+    """The descriptors of the copies that were opened last. Children of fork have them, too."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[_Key, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+
+    def find(self, key: _Key) -> int | None:
+        """Return a descriptor of a copy, which the caller closes, or None. Raises OSError."""
+        with self._lock:
+            if key not in self._found:
+                return None
+            self._found.move_to_end(key)
+            return above_standard(os.dup(self._found[key]))
+
+    def keep(self, key: _Key, fd: int) -> None:
+        """Keep a copy. Raises OSError."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = above_standard(os.dup(fd))
+            while len(self._found) > MOST:
+                close(self._found.popitem(last=False)[1])
+
+
+_kept: Final = _Kept()
+os.register_at_fork(after_in_child=_kept.after_fork_in_child)
+
+
+def open_url(url: str, name: str) -> FsspecFile:
+    """Open a file by its URL. name: for messages. Raises as ``FsspecFile``."""
+    kind, mark, rest = url.partition("::")
+    if not mark or kind not in FILE_CACHES:
+        return FsspecFile.open(url, name)
+    while rest.partition("::")[0] in FILE_CACHES:
+        rest = rest.partition("::")[2]
+    return FsspecCopy(rest, name)
+
+
+class FsspecCopy(FsspecFile):
+    """A file that is read from a complete copy without a name, which children of fork have open, too.
+
+    Objects of one version of a file share a copy, if its file system tells versions.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        """url: without ``simplecache::``. Raises as ``FsspecFile``."""
+        self._url = url
+        self._copy: LocalFile | None = None
+        super().__init__(lambda: connect(url, name), name)
+
+    def measure(self, info: dict[str, Any]) -> int:
+        """Make the copy, and return its size."""
+        told = None if info.get("size") is None else size_of(info, self.name)
+        with self.asking("copying it"):
+            key = (current_folder(), self._url, repr((told, sorted(self.version.items()))))
+            # The path of an archive may be relative to the current folder.
+            fd = _kept.find(key) if self.version else None
+            is_new = fd is None
+            self._copy = LocalFile(self._download() if fd is None else fd, self.name)
+            if told not in (None, self._copy.size):
+                self._copy.close()
+                raise ReadError(errno.EIO, self.name, f"{self._copy.size} bytes of {told} came")
+            if is_new and self.version:
+                _kept.keep(key, self._copy.descriptor)
+        return self._copy.size
+
+    def _download(self) -> int:
+        """Return the descriptor of a new copy. Raises what the file system raises."""
+        fd, path = tempfile.mkstemp(prefix="fffs-")
+        try:
+            close(fd)
+            system = self.system()
+            system.fs.get_file(system.path, path)
+            return above_standard(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        finally:
+            os.unlink(path)
+
+    @property
+    def _local(self) -> LocalFile:
+        assert self._copy is not None
+        return self._copy
+
+    def close(self) -> None:
+        """As in the base class."""
+        super().close()
+        if self._copy is not None:
+            self._copy.close()
+
+    def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
+        """From the copy."""
+        return self._local.read_at(offset, dest, detail)
+
+    def read_checked(self, offset: int, dest: UInt8Array, crc: int | None = None) -> tuple[int, int]:
+        """From the copy."""
+        return self._local.read_checked(offset, dest, crc)
+
+    def read_batch(self, requests: npt.NDArray[Any]) -> bool:
+        """From the copy."""
+        requests["fd"] = self._local.descriptor
+        return self._local.read_batch(requests)
+
+    @contextlib.contextmanager
+    def local(self) -> Iterator[int]:
+        """Yield the descriptor of the copy."""
+        yield self._local.descriptor
