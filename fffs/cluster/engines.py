@@ -70,7 +70,7 @@ def _dask(address: str) -> Iterator[Submits]:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:
         raise UsageError(f"dask:{address}: the scheduler cannot be reached: {error}") from error
-    # The executor is not shut down, which waits for ever if the scheduler is gone. At the end of a job, nothing runs.
+    # Its executor is not shut down, which waits for ever if the scheduler is gone. Nothing runs after a job.
     try:
         yield client.get_executor()
     except BaseException:
