@@ -207,7 +207,7 @@ def test_a_copy_that_is_not_complete_is_no_file(tmp_path: Path, monkeypatch: pyt
         patched.setattr(Faulty, "_get_file", _make_short)
         fffs.FileReader(f"simplecache::{url}")
     Faulty.fault.append(OSError(28, "No space left on device"))
-    with pytest.raises(ReadError, match="copying it: OSError: .*No space left"):
+    with pytest.raises(ReadError, match=r"copying it: OSError: .*No space left"):
         fffs.FileReader(f"simplecache::{url}")
     assert os.listdir(tmp_path) == []
 
