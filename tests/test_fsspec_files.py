@@ -197,6 +197,32 @@ def _read_again(reader: fffs.FileReader, url: str, end: Callable[[int], Any]) ->
     end(0)
 
 
+def test_a_size_alone_is_no_version() -> None:
+    """Files are replaced by others of equal size."""
+    for data in (b"one", b"two"):
+        with fffs.FileReader(f"simplecache::{_put('faulty', 'sized.ffr', record_file([data]))}") as reader:
+            assert bytes(reader.read_one(0)) == data
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_file_that_is_replaced_while_it_is_copied(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is copied again, unless it keeps changing."""
+    name = f"torn{times}.ffr"
+    url = _put("faulty", name, record_file([b"one"]))
+    Faulty.etags[name] = "0"
+
+    async def replace(self: Faulty, rpath: str, lpath: str, **kwargs: Any) -> None:
+        Path(lpath).write_bytes(self.files[rpath])
+        self.etags[rpath] = str(min(int(self.etags[rpath]) + 1, times))
+
+    monkeypatch.setattr(Faulty, "_get_file", replace)
+    if times == 1:
+        fffs.FileReader(f"simplecache::{url}").close()
+        return
+    with pytest.raises(SourceChangedError, match=r"torn1000.ffr: the file was replaced while it was open"):
+        fffs.FileReader(f"simplecache::{url}")
+
+
 def test_a_copy_that_is_not_complete_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     url = _put("faulty", "short.ffr", record_file([b"one"]))

@@ -23,7 +23,7 @@ from fffs.errors import ReadError
 from fffs.files.dirfd import close
 from fffs.files.file import UInt8Array
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_info import size_of
+from fffs.files.fsspec_info import size_of, tells_version, version_of
 from fffs.files.fsspec_systems import FILE_CACHES, connect
 from fffs.files.local import LocalFile
 
@@ -86,19 +86,24 @@ class FsspecCopy(FsspecFile):
         super().__init__(lambda: connect(url, name), name)
 
     def measure(self, info: dict[str, Any]) -> int:
-        """Make the copy, and return its size."""
+        """Make the copy, and return its size. Raises SourceChangedError, too: the file was replaced meanwhile."""
         told = None if info.get("size") is None else size_of(info, self.name)
+        # The path of an archive may be relative to the current folder.
+        key = (current_folder(), self._url, repr((told, sorted(self.version.items()))))
+        is_shared = tells_version(self.version)
         with self.asking("copying it"):
-            key = (current_folder(), self._url, repr((told, sorted(self.version.items()))))
-            # The path of an archive may be relative to the current folder.
-            fd = _kept.find(key) if self.version else None
-            is_new = fd is None
+            fd = _kept.find(key) if is_shared else None
             self._copy = LocalFile(self._download() if fd is None else fd, self.name)
-            if told not in (None, self._copy.size):
+            try:
+                if told not in (None, self._copy.size):
+                    raise ReadError(errno.EIO, self.name, f"{self._copy.size} bytes of {told} came")
+                if fd is None and version_of(self._info()) != self.version:
+                    raise self.failure(errno.ESTALE)
+                if fd is None and is_shared:
+                    _kept.keep(key, self._copy.descriptor)
+            except BaseException:
                 self._copy.close()
-                raise ReadError(errno.EIO, self.name, f"{self._copy.size} bytes of {told} came")
-            if is_new and self.version:
-                _kept.keep(key, self._copy.descriptor)
+                raise
         return self._copy.size
 
     def _download(self) -> int:
@@ -134,7 +139,7 @@ class FsspecCopy(FsspecFile):
     def read_batch(self, requests: npt.NDArray[Any]) -> bool:
         """From the copy."""
         requests["fd"] = self._local.descriptor
-        return self._local.read_batch(requests)
+        return self._local.read_batch(requests) or self.explain(requests)
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:

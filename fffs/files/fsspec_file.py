@@ -177,8 +177,10 @@ class FsspecFile(File):
                     requests["status"][row], requests["actual"][row] = self._settle(requests[row], begin, data)
         for row in np.flatnonzero(~small).tolist():
             requests["status"][row], requests["actual"][row] = self._read_request(requests[row])
-        if not requests["status"].any():
-            return True
+        return not requests["status"].any() or self.explain(requests)
+
+    def explain(self, requests: npt.NDArray[Any]) -> bool:
+        """Say of damaged records that the file was replaced, if so. Returns False."""
         damaged = (requests["status"] == -errno.EBADMSG) | (requests["status"] == -errno.ENODATA)
         if damaged.any() and self.changed(None):
             requests["status"][damaged] = -errno.ESTALE
@@ -215,7 +217,7 @@ class FsspecFile(File):
         """See ``File``. Connects again: an open archive does not see that it was replaced."""
         try:
             with self.asking():
-                again = FsspecFile(self._connect, self.name, self._secrets)
+                again = _Asked(self._connect, self.name, self._secrets)
         except FffsError as error:
             return isinstance(error, SourceNotFoundError)
         return again.version != self.version
@@ -249,6 +251,14 @@ class FsspecFile(File):
             return SourceNotFoundError(f"{self.name}: there is no such file any more")
         words = f": {self._said}" if self._said and status == errno.EIO else ""
         return ReadError(status, self.name, detail + words)
+
+
+class _Asked(FsspecFile):
+    """A file of which the version is asked."""
+
+    def measure(self, info: dict[str, Any]) -> int:
+        """It is not read."""
+        return 0
 
 
 def _cat(system: _System, begin: int, end: int) -> Any:

@@ -32,6 +32,9 @@ VERSION: Final = [
     "Digest",
     "created",
     "modified",
+    "modify",
+    "modificationTime",
+    "last_write_time",
     "updated",
     "last_modified",
     "LastModified",
@@ -63,6 +66,11 @@ def size_of(info: dict[str, Any], name: str) -> int:
 def version_of(info: dict[str, Any]) -> dict[str, str]:
     """Return what differs for another version of a file."""
     return {key: str(info[key]) for key in VERSION if info.get(key) is not None}
+
+
+def tells_version(version: dict[str, str]) -> bool:
+    """Return whether a version has more than a size, and times that are not set."""
+    return any(key != "size" and value not in ("", "0", "0.0") for key, value in version.items())
 
 
 def time_of(info: dict[str, Any]) -> int:
