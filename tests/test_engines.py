@@ -325,7 +325,6 @@ def test_what_a_lost_scheduler_never_ends_is_an_error(
 
 def test_a_client_of_dask_stands_for_its_executor() -> None:
     pool = ThreadPoolExecutor(1)
-    client: Any = types.SimpleNamespace(submit=None, get_executor=lambda: pool)
-    client.submit = pool.submit
+    client: Any = types.SimpleNamespace(submit=pool.submit, get_executor=lambda: pool)
     with engines.executing(client) as found:
         assert found is pool

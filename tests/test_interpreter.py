@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from builders import record_file
 from inside import interpreter, modules
+from test_current_folder import STORE
 
 from fffs.errors import UsageError
 
@@ -110,14 +111,7 @@ def test_a_frozen_program_is_not_run_again(use: str, tmp_path: Path) -> None:
 
 def test_a_store_is_asked_from_a_program_that_embeds_python(tmp_path: Path) -> None:
     code = "import sys\nsys.executable = '/usr/bin/uwsgi'\nimport fffs\nfffs.FileReader('s3://bucket/x.ffr')"
-    settings = {
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",  # where nothing listens
-        "AWS_ALLOW_HTTP": "1",
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "FFFS_DEADLINE": "1",
-    }
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], env={**os.environ, **STORE}, capture_output=True, text=True, check=False
     )
     assert "s3://bucket/x.ffr: cannot read: Failed to connect to 127.0.0.1" in done.stderr

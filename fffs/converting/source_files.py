@@ -93,9 +93,11 @@ class Sources:
 
     def _read_states(self) -> dict[str, object]:
         """Return what tells of changes that have no time of modification, by name. Raises ReadError."""
-        found = {}
-        for name in self.records if self._state else ():
-            if self._state and name in self._was:
+        found: dict[str, object] = {}
+        if self._state is None:
+            return found
+        for name in self.records:
+            if name in self._was:
                 with open_file(name) as file:
                     found[name] = self._state(file)
         return found

@@ -89,7 +89,7 @@ class FsspecCopy(FsspecFile):
         """Make the copy, and return its size. Raises SourceChangedError, too: the file was replaced meanwhile."""
         told = None if info.get("size") is None else size_of(info, self.name)
         # The path of an archive may be relative to the current folder.
-        key = (current_folder(), self._url, repr((told, sorted(self.version.items()))))
+        key = (current_folder(), self._url, repr(sorted(self.version.items())))
         is_shared = tells_version(self.version)
         with self.asking("copying it"):
             fd = _kept.find(key) if is_shared else None
