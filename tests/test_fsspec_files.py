@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import pickle
@@ -164,6 +165,64 @@ def test_a_cache_never_gives_the_file_of_another_source(
         with fffs.FileReader(chain.format(cache=cache, zip=folder / "x.zip")) as reader:
             assert bytes(reader.read_one(0)) == data
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_chain_with_a_cache_shows_the_current_file_of_its_own_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chains that fsspec itself opens, too. Nothing is kept by fsspec, and nothing stays in the temporary folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, data in (("a", b"one"), ("a", b"three"), ("b", b"seven")):
+        (tmp_path / "f").write_bytes(data)
+        (tmp_path / "p.ffr").unlink(missing_ok=True)
+        fffs.pack_folder(tmp_path, tmp_path / "p.ffr")
+        fsspec.filesystem("memory").pipe_file(f"/{name}/p.ffr", (tmp_path / "p.ffr").read_bytes())
+        with zipfile.ZipFile(tmp_path / "x", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(tmp_path / "p.ffr", "p.ffr")
+        fsspec.filesystem("memory").pipe_file(f"/{name}/x", (tmp_path / "x").read_bytes())
+        for chain in (
+            f"ffr://f::simplecache::memory://{name}/p.ffr",
+            f"ffr://f::zip://p.ffr::filecache::memory://{name}/x",
+            f"ffr://f::simplecache::zip://p.ffr::simplecache::memory://{name}/x",
+        ):
+            with fsspec.open(chain) as file:
+                assert file.read() == data, chain
+    assert sorted(os.listdir(tmp_path)) == ["f", "p.ffr", "x"]
+
+
+@pytest.mark.parametrize("first", ["", "simplecache::"])
+def test_a_file_in_a_copy(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays the same when the archive is replaced, in children of fork, too. What is opened then is the new one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name, url = f"{len(first)}.zip", f"{first}zip://in/p.ffr::filecache::faulty://{len(first)}.zip"
+    _put_zip(name, b"one")
+    with fffs.FileReader(url) as reader:
+        _put_zip(name, b"two")
+        child = multiprocessing.get_context("fork").Process(target=_read_one, args=(reader,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert bytes(reader.read_one(0)) == b"one"
+        with fffs.FileReader(url) as again:
+            assert bytes(again.read_one(0)) == b"two"
+        with fffs.FileReader(url.removeprefix(first).replace("p.ffr", "")) as parts:
+            assert [bytes(record) for record in parts.read([0, 1])] == [b"two", b"two"]
+    with pytest.raises(SourceNotFoundError, match=r"no.ffr::.*: no such file"):
+        fffs.FileReader(url.replace("p.ffr", "no.ffr"))
+    assert os.listdir(tmp_path) == []
+
+
+def _put_zip(name: str, data: bytes) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in ("in/p.ffr", "in/q.ffr"):
+            archive.writestr(member, record_file([data]))
+    Faulty.files[name] = made.getvalue()
+    Faulty.etags[name] = repr(data)
+
+
+def _read_one(reader: fffs.FileReader) -> None:
+    assert bytes(reader.read_one(0)) == b"one"
 
 
 def test_a_copy_is_shared_until_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,6 +484,9 @@ def test_a_cache_that_shows_zeros_after_an_error_is_refused(cache: str, packed: 
     ):
         with pytest.raises(UsageError, match=r"blockcache shows zeros .* use filecache or simplecache$"):
             fffs.open(url)
+    for chain in (f"ffr://f::{cache}::file://{packed}", f"ffr://f::zip://p.ffr::{cache}::file://{packed}/x.zip"):
+        with pytest.raises(UsageError, match=r"blockcache shows zeros .* use filecache or simplecache$"):
+            fsspec.open(chain).open()
 
 
 def test_what_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

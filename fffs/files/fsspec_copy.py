@@ -1,7 +1,7 @@
 """FsspecCopy: a file of a file system of fsspec, read from a copy: for ``simplecache::`` and ``filecache::``.
 
 fsspec names its own copies by the path in the file system within alone, takes one that is not complete for the file,
-and removes those of a parent when its child ends.
+and removes those of a parent when its child ends. None of its copies is used, wherever in a URL they stand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -22,9 +22,8 @@ from fffs.base.paths import current_folder
 from fffs.errors import ReadError
 from fffs.files.dirfd import close
 from fffs.files.file import UInt8Array
-from fffs.files.fsspec_file import FsspecFile
+from fffs.files.fsspec_file import Connect, FsspecFile
 from fffs.files.fsspec_info import size_of, tells_version, version_of
-from fffs.files.fsspec_systems import FILE_CACHES, connect
 from fffs.files.local import LocalFile
 
 MOST: Final = 4  # copies that stay when they are closed: commands open a file several times
@@ -63,34 +62,24 @@ _kept: Final = _Kept()
 os.register_at_fork(after_in_child=_kept.after_fork_in_child)
 
 
-def open_url(url: str, name: str) -> FsspecFile:
-    """Open a file by its URL. name: for messages. Raises as ``FsspecFile``."""
-    kind, mark, rest = url.partition("::")
-    if not mark or kind not in FILE_CACHES:
-        return FsspecFile.open(url, name)
-    while rest.partition("::")[0] in FILE_CACHES:
-        rest = rest.partition("::")[2]
-    return FsspecCopy(rest, name)
-
-
 class FsspecCopy(FsspecFile):
     """A file that is read from a complete copy without a name, which children of fork have open, too.
 
-    Objects of one version of a file share a copy, if its file system tells versions.
+    Objects of one version of a file share a copy, if it has a key, and its file system tells versions.
     """
 
-    def __init__(self, url: str, name: str) -> None:
-        """url: without ``simplecache::``. Raises as ``FsspecFile``."""
-        self._url = url
+    def __init__(self, connect: Connect, name: str, secrets: Sequence[str] = (), key: str | None = None) -> None:
+        """As of ``FsspecFile``. key: what tells the file from all others, a URL. Raises as ``FsspecFile``."""
+        self._key = key
         self._copy: LocalFile | None = None
-        super().__init__(lambda: connect(url, name), name)
+        super().__init__(connect, name, secrets)
 
     def measure(self, info: dict[str, Any]) -> int:
         """Make the copy, and return its size. Raises SourceChangedError, too: the file was replaced meanwhile."""
         told = None if info.get("size") is None else size_of(info, self.name)
         # The path of an archive may be relative to the current folder.
-        key = (current_folder(), self._url, repr(sorted(self.version.items())))
-        is_shared = tells_version(self.version)
+        key = (current_folder(), self._key or "", repr(sorted(self.version.items())))
+        is_shared = self._key is not None and tells_version(self.version)
         with self.asking("copying it"):
             fd = _kept.find(key) if is_shared else None
             self._copy = LocalFile(self._download() if fd is None else fd, self.name)

@@ -17,7 +17,7 @@ from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, S
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
 from fffs.files.fsspec_info import kind_of, size_of, time_of, version_of
-from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, connect, failure_of, protocols_of, said_by
+from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, protocols_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
 
@@ -67,11 +67,6 @@ class FsspecFile(File):
     def measure(self, info: dict[str, Any]) -> int:
         """Return the size of the file with these attributes. Raises as the class does."""
         return size_of(info, self.name)
-
-    @classmethod
-    def open(cls, url: str, name: str) -> FsspecFile:
-        """Open a file by its URL. name: for messages. Raises as the class does."""
-        return cls(lambda: connect(url, name), name)
 
     def close(self) -> None:
         """Forget the file. Connections belong to fsspec, which keeps them."""

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from fffs.base.importing import importing
@@ -23,7 +23,7 @@ WEB: Final = frozenset({"http", "https"})
 HIDING: Final = frozenset({*WEB, "s3", "s3a", "gs", "gcs"})
 """Protocols whose servers may refuse access to a file that does not exist: to those that may not list a folder."""
 
-_BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
+BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
 FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
 """Protocols of fsspec that copy whole files."""
 
@@ -54,15 +54,13 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     """
     fsspec = import_fsspec(name)
     protocols = {part.partition("://")[0] for part in url.split("::")}
-    if not _BLOCK_CACHES.isdisjoint(protocols):
+    if not BLOCK_CACHES.isdisjoint(protocols):
         raise no_block_cache(name)
     try:
         with importing:  # only this: connecting may take long
             for protocol in protocols & set(fsspec.available_protocols()):
                 fsspec.get_filesystem_class(protocol)
-        # Within a chain. A folder that the configuration names may have the copy of another source: see fsspec_copy.
-        own = {protocol: {"cache_storage": "TMP"} for protocol in protocols & FILE_CACHES}
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **own)
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None
     return found
@@ -88,10 +86,10 @@ def no_block_cache(name: str) -> UsageError:
     return UsageError(f"{name}: blockcache shows zeros after an error of reading; use filecache or simplecache")
 
 
-def list_folder(url: str, name: str) -> list[str]:
-    """Return the names of the files in a folder, by its URL. Raises as ``connect`` and ``failure_of``."""
+def list_folder(connect: Callable[[], tuple[Any, str]], name: str) -> list[str]:
+    """Return the names of the files in a folder. Raises as ``connect`` and ``failure_of``."""
     try:
-        fs, path = connect(url, name)
+        fs, path = connect()
         fs.invalidate_cache(path)
         files = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] != "directory"]
         return [name.rstrip("/").rpartition("/")[2] for name in files]

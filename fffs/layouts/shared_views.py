@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from fffs.base.paths import PathLike, named
 from fffs.errors import AccessError, FffsError, SourceNotFoundError
-from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import import_fsspec, secrets_in
+from fffs.files.fsspec_urls import open_path
 from fffs.formats.sources import expand_sources
 from fffs.layouts.load import load_files, load_source
 from fffs.layouts.view import TreeView
@@ -86,9 +85,7 @@ class OpenSource:
     def load(self) -> TreeView:
         """Open it. Raises as ``load_source`` and ``FsspecFile``."""
         if self.protocol is not None:
-            files = [
-                FsspecFile(self._connect(name), self._shown_of(name), secrets_in(self.options)) for name in self.names
-            ]
+            files = [open_path(self.protocol, self.options or {}, name, self._shown_of(name)) for name in self.names]
             return load_files(list(files), self.check_data, self.format)
         try:
             return load_source(self.names, self.suffix, self.check_data, self.format)
@@ -102,12 +99,6 @@ class OpenSource:
 
     def _shown_of(self, name: str) -> str:
         return f"{self.protocol}://{name.lstrip('/')}"
-
-    def _connect(self, path: str) -> Any:
-        def connect() -> tuple[Any, str]:
-            return import_fsspec(self.shown).filesystem(self.protocol, **(self.options or {})), path
-
-        return connect
 
     def files(self) -> list[str]:
         """Return the files that it consists of now, as far as names alone tell."""

@@ -27,7 +27,7 @@ def open_file(name: str) -> File:
     if is_fsspec_url(name):
         refuse_password(name)
         with importing:
-            from fffs.files.fsspec_copy import open_url
+            from fffs.files.fsspec_urls import open_url
         return open_url(name, shown(name))
     return _open_object(name) if is_url(name) else LocalFile.open(name)
 
@@ -77,8 +77,8 @@ def list_folder(name: str) -> list[str]:
     if is_fsspec_url(name):
         refuse_password(name)
         with importing:
-            from fffs.files import fsspec_systems
-        return fsspec_systems.list_folder(name, shown(name))
+            from fffs.files.fsspec_urls import list_url
+        return list_url(name, shown(name))
     if not is_url(name):
         return os.listdir(name)
     with importing:

@@ -1,0 +1,156 @@
+"""Chains of fsspec as levels, and FsspecWithin: a file in a copy of another file, for ``zip://x::simplecache::URL``."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import fsspec
+import numpy as np
+from fsspec.spec import AbstractFileSystem
+
+from fffs.files.fsspec_copy import FsspecCopy
+from fffs.files.fsspec_file import Connect, FsspecFile
+from fffs.files.fsspec_systems import FILE_CACHES, connect
+
+_PROTOCOL: Final = "fffs-copy"
+
+# By a name that no other copy of the process has: fsspec finds file systems again by the names in them. Children of
+# fork have the copies, too.
+_copies: Final[weakref.WeakValueDictionary[str, FsspecCopy]] = weakref.WeakValueDictionary()
+_numbers: Final[Iterator[int]] = itertools.count()
+
+
+class Level(NamedTuple):
+    """A protocol, the path of a file in its file system, and the options of that, with those of the level below."""
+
+    protocol: str
+    path: str
+    options: dict[str, Any]
+
+    @property
+    def is_cache(self) -> bool:
+        """Whether it copies whole files of the level below."""
+        return self.protocol in FILE_CACHES
+
+    def below(self) -> Level | None:
+        """Return the level below, or None. A cache has the paths of that."""
+        if self.options.get("target_protocol") is None:
+            return None
+        path = self.path if self.is_cache else self.options["fo"]
+        return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
+
+    def connect(self) -> tuple[Any, str]:
+        """Return its file system, and the path."""
+        return fsspec.filesystem(self.protocol, **self.options), self.path
+
+
+def levels_of(url: str, name: str) -> list[Level]:
+    """Return the levels of a URL. Raises as ``connect``.
+
+    fsspec divides it: they are in the options of a file system at its top.
+    """
+    top, path = connect(f"{_PROTOCOL}://::{url}", name)
+    return levels_below(Level(_PROTOCOL, path, top.storage_options))[1:]
+
+
+def levels_below(top: Level) -> list[Level]:
+    """Return a level and those below it."""
+    levels = [top]
+    while (level := levels[-1].below()) is not None:
+        levels.append(level)
+    return levels
+
+
+class _Bytes(io.RawIOBase):
+    """A copy as a file object with a position of its own."""
+
+    def __init__(self, copy: FsspecCopy) -> None:
+        super().__init__()
+        self._copy, self._at = copy, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._copy.size}[whence]
+        if position < 0:
+            raise ValueError(f"a position before the start: {position}")
+        self._at = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._copy.read_at(self._at, np.frombuffer(buffer, np.uint8))
+        self._at += found
+        return found
+
+
+class _Copies(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The copies that are open, as files of a file system of fsspec. Without a path, the top of a chain."""
+
+    protocol = _PROTOCOL
+    cachable = False
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        copy = self._find(path)
+        return {**copy.version, "name": path, "size": copy.size, "type": "file"}
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        return io.BufferedReader(_Bytes(self._find(path)))
+
+    def _find(self, path: str) -> FsspecCopy:
+        if (copy := _copies.get(self._strip_protocol(path))) is None:
+            raise FileNotFoundError(path)
+        return copy
+
+
+fsspec.register_implementation(_PROTOCOL, _Copies, clobber=True)
+
+
+def connect_within(outer: Sequence[Level], copy: FsspecCopy) -> Connect:
+    """Return what connects to a file in a copy. outer: the levels above the copy."""
+    number = str(next(_numbers))
+    _copies[number] = copy
+    below = Level(_PROTOCOL, number, {})
+    for level in reversed(outer):
+        target = {"fo": below.path, "target_protocol": below.protocol, "target_options": below.options}
+        below = Level(level.protocol, level.path, {**level.options, **target})
+    # An instance that fsspec keeps would keep what it knows of the archive.
+    return Level(below.protocol, below.path, {**below.options, "skip_instance_cache": True}).connect
+
+
+class FsspecWithin(FsspecFile):
+    """A file in a copy. It stays what it is when the file is replaced that the copy is of. Owns the copy."""
+
+    def __init__(self, outer: Sequence[Level], copy: FsspecCopy, name: str, secrets: Sequence[str]) -> None:
+        """outer: as for ``connect_within``. Closes the copy on errors. Raises as ``FsspecFile``."""
+        self._archive = copy
+        try:
+            super().__init__(connect_within(outer, copy), name, secrets)
+        except BaseException:
+            self.close()
+            raise
+        self.version = {**self.version, "archive": repr(sorted(copy.version.items()))}
+
+    def changed(self, stamp: Any) -> int:
+        """See ``File``: whether the file was replaced that the copy is of."""
+        return self._archive.changed(stamp)
+
+    def is_outdated(self) -> bool:
+        """As ``changed``, but connects again."""
+        return self._archive.is_outdated()
+
+    def close(self) -> None:
+        """Close the copy, too."""
+        super().close()
+        self._archive.close()
+
+
+class FsspecCopyWithin(FsspecWithin, FsspecCopy):
+    """A copy of a file in a copy, for ``simplecache::zip://x::simplecache::URL``: ``x`` may be compressed."""
