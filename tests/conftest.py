@@ -45,6 +45,8 @@ def receive_interrupts() -> None:
 
 receive_interrupts()
 
+os.environ["RAY_ADDRESS"] = "local"  # not a cluster that runs on this machine, or has left its address there
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
