@@ -1824,7 +1824,7 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
         (["--parts", "2", "--part-size", "1GiB", "x.ffr", "y"], 2, "not allowed with"),
         (["--from", "rar", "x.ffr", "y.ffr"], 2, "invalid choice"),
         (["cut.tar", "y.ffr"], 4, "truncated"),
-        (["x.ffr", "nowhere/y.tfrecord"], 7, "No such file or directory"),
+        (["x.ffr", "nowhere/y.tfrecord"], 7, "there is no folder nowhere"),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_an_exit_code(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from types import TracebackType
 
 from fffs.errors import FffsError, ReadError, WriteError
@@ -23,7 +25,12 @@ class _Naming:
     ) -> None:
         # Errors of this package say more already; some are OSErrors, too.
         if isinstance(error, OSError) and not isinstance(error, FffsError):
-            raise self._kind(error.errno, self._path, self._detail) from error
+            raise self._kind(error.errno, self._path, self._detail or self._missing_folder(error)) from error
+
+    def _missing_folder(self, error: OSError) -> str:
+        folder = os.path.dirname(self._path)
+        is_missing = self._kind is WriteError and error.errno == errno.ENOENT and folder and not os.path.isdir(folder)
+        return f"there is no folder {folder}" if is_missing else ""
 
 
 def reading(path: str, detail: str = "") -> _Naming:
