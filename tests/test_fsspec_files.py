@@ -212,6 +212,55 @@ def test_a_file_in_a_copy(first: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert os.listdir(tmp_path) == []
 
 
+def test_a_copy_is_made_once_for_files_that_are_opened_in_turn(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by chains that fsspec opens."""
+    copied: list[str] = []
+    monkeypatch.setattr(MemoryFileSystem, "get_file", _counting(copied, MemoryFileSystem.get_file))
+    with zipfile.ZipFile(packed / "many.zip", "w") as archive:
+        for k in range(6):
+            archive.write(packed / "p.ffr", f"{k}.ffr")
+            _put("memory", f"/turn{k}.ffr", (packed / "p.ffr").read_bytes())
+    _put("memory", "/many.zip", (packed / "many.zip").read_bytes())
+    for k in [*range(6)] * 3:
+        for url in (f"simplecache::memory://turn{k}.ffr", f"zip://{k}.ffr::simplecache::memory://many.zip"):
+            with fsspec.open(f"ffr://d3/f10::{url}") as file:
+                assert file.read() == bytes([10]) * 370
+    assert sorted(copied) == ["/many.zip", *(f"/turn{k}.ffr" for k in range(6))]
+
+
+def _counting(copied: list[str], get_file: Callable[..., None]) -> Callable[..., None]:
+    def get(self: MemoryFileSystem, rpath: str, lpath: str, **kwargs: Any) -> None:
+        copied.append(rpath)
+        get_file(self, rpath, lpath, **kwargs)
+
+    return get
+
+
+@pytest.mark.parametrize("chain", ["dir://p.ffr::{}", "dir://p.ffr::simplecache::{}", "simplecache::dir://p.ffr::{}"])
+def test_a_file_below_a_root(chain: str, packed: Path) -> None:
+    with fffs.PackedFolder(chain.format(f"file://{packed}")) as folder:
+        assert bytes(folder.read_one("d3/f10")) == bytes([10]) * 370
+    with fsspec.open(f"ffr://d3/f10::{chain.format(f'file://{packed}')}") as file:
+        assert file.read() == bytes([10]) * 370
+
+
+def test_options_that_name_no_file_below(packed: Path) -> None:
+    options = {"path": str(packed), "target_protocol": "file"}
+    fs = fsspec.filesystem("ffr", fo="p.ffr", target_protocol="dir", target_options=options)
+    assert fs.cat_file("d3/f10") == bytes([10]) * 370
+
+
+def test_copies_are_closed_if_one_file_of_several_is_missing(packed: Path) -> None:
+    options = {"target_protocol": "file"}
+    names = [str(packed / "p.ffr"), str(packed / "missing.ffr")]
+    for k in range(20):
+        with pytest.raises(SourceNotFoundError):
+            fsspec.filesystem("ffr", fo=names, target_protocol="simplecache", target_options=options)
+        if k == 0:
+            before = len(os.listdir("/proc/self/fd"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def _put_zip(name: str, data: bytes) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:

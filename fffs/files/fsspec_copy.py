@@ -22,11 +22,12 @@ from fffs.base.paths import current_folder
 from fffs.errors import ReadError
 from fffs.files.dirfd import close
 from fffs.files.file import UInt8Array
-from fffs.files.fsspec_file import Connect, FsspecFile
+from fffs.files.fsspec_connection import Connection
+from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_info import size_of, tells_version, version_of
 from fffs.files.local import LocalFile
 
-MOST: Final = 4  # copies that stay when they are closed: commands open a file several times
+MOST: Final = 16  # copies that stay when they are closed: commands open a file several times
 
 _Key = tuple[str, str, str]
 
@@ -68,18 +69,18 @@ class FsspecCopy(FsspecFile):
     Objects of one version of a file share a copy, if it has a key, and its file system tells versions.
     """
 
-    def __init__(self, connect: Connect, name: str, secrets: Sequence[str] = (), key: str | None = None) -> None:
+    def __init__(self, connection: Connection, name: str, secrets: Sequence[str] = (), key: str | None = None) -> None:
         """As of ``FsspecFile``. key: what tells the file from all others, a URL. Raises as ``FsspecFile``."""
         self._key = key
         self._copy: LocalFile | None = None
-        super().__init__(connect, name, secrets)
+        super().__init__(connection, name, secrets)
 
     def measure(self, info: dict[str, Any]) -> int:
         """Make the copy, and return its size. Raises SourceChangedError, too: the file was replaced meanwhile."""
         told = None if info.get("size") is None else size_of(info, self.name)
         # The path of an archive may be relative to the current folder.
         key = (current_folder(), self._key or "", repr(sorted(self.version.items())))
-        is_shared = self._key is not None and tells_version(self.version)
+        is_shared = self._key is not None and tells_version(info)
         with self.asking("copying it"):
             fd = _kept.find(key) if is_shared else None
             self._copy = LocalFile(self._download() if fd is None else fd, self.name)
@@ -100,8 +101,7 @@ class FsspecCopy(FsspecFile):
         fd, path = tempfile.mkstemp(prefix="fffs-")
         try:
             close(fd)
-            system = self.system()
-            system.fs.get_file(system.path, path)
+            self.using(lambda system: system.fs.get_file(system.path, path))
             return above_standard(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         finally:
             os.unlink(path)
@@ -129,6 +129,10 @@ class FsspecCopy(FsspecFile):
         """From the copy."""
         requests["fd"] = self._local.descriptor
         return self._local.read_batch(requests) or self.explain(requests)
+
+    def changed(self, stamp: Any) -> int:
+        """0: nothing that is read changes."""
+        return 0
 
     @contextlib.contextmanager
     def local(self) -> Iterator[int]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,31 +15,22 @@ from fffs.base.times import nearest_time
 from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
+from fffs.files.fsspec_connection import Connection, System
 from fffs.files.fsspec_info import kind_of, size_of, time_of, version_of
 from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, protocols_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
 
-Connect = Callable[[], tuple[Any, str]]
-"""Returns a file system of fsspec, and the path of a file in it. Called once in each process."""
-
-
-class _System(NamedTuple):
-    fs: Any
-    path: str
-    lock: Any  # a lock, held while a file system is used that may not be thread-safe
-    options: dict[str, str]
-
 
 class FsspecFile(File):
-    """A file of a file system of fsspec. Thread-safe; a child of fork connects again.
+    """A file of a file system of fsspec. Thread-safe; a child of fork connects again, and so does a lost connection.
 
     Each batch is one call of ``cat_ranges`` if the file system is asynchronous, otherwise one range after the other.
     """
 
     piece = 4 * PART
 
-    def __init__(self, connect: Connect, name: str, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, connection: Connection, name: str, secrets: Sequence[str] = ()) -> None:
         """Ask for size and version. name: for messages. secrets: texts that messages must not contain.
 
         Raises:
@@ -51,8 +41,8 @@ class FsspecFile(File):
 
         """
         super().__init__(name, 0)
-        self._connect, self._secrets = connect, secrets
-        self._systems: dict[int, _System] = {}  # by process: those of a parent are kept, not closed, in its children
+        self._connection, self._secrets = connection, secrets
+        self.version: dict[str, str] = {}
         self._ends = Ends()
         self._said = ""
         with self.asking():
@@ -70,35 +60,43 @@ class FsspecFile(File):
 
     def close(self) -> None:
         """Forget the file. Connections belong to fsspec, which keeps them."""
-        self._systems.clear()
+        self._connection.close()
 
     # ------------------------------------------------------------ the file system
 
-    def system(self) -> _System:
-        """Return the file system and the path, in this process."""
-        process = os.getpid()
-        if (system := self._systems.get(process)) is None:
-            fs, path = self._connect()
-            options = {} if fs.async_impl else {"cache_type": "none"}
-            system = self._systems.setdefault(process, _System(fs, path, threading.Lock(), options))
-        return system
-
     def _protocols(self) -> set[str]:
-        return protocols_of(self.system().fs)
+        return protocols_of(self._connection.system().fs)
 
-    def _held(self, system: _System) -> contextlib.AbstractContextManager[Any]:
-        held: contextlib.AbstractContextManager[Any] = system.lock
-        return contextlib.nullcontext() if system.fs.async_impl else held
+    def using(self, work: Callable[[System], Any]) -> Any:
+        """Return what is done with the file system. Raises what that raises."""
+        return self._connection.use(work, self._require_same)
 
     def _info(self) -> dict[str, Any]:
         """Ask for the attributes, not a cache of listings."""
-        system = self.system()
-        with self._held(system):
-            system.fs.invalidate_cache(system.path)
-            found = system.fs.info(system.path)
+        return self._checked(self.using(_ask))
+
+    def _checked(self, found: Any) -> dict[str, Any]:
+        """Return attributes, with the version of the file that the archive is: an open archive does not see others."""
         if not isinstance(found, dict):
             raise ReadError(errno.EIO, self.name, f"its file system tells nothing of it (info is {kind_of(found)})")
-        return found
+        if self._connection.lowest is None:
+            return found
+        try:
+            return {**found, "archive": version_of(self._connection.lowest.use(_ask, lambda system: None))}
+        except Exception:
+            if self.version:
+                raise
+            self._connection.lowest = None  # nothing is told of it
+            return found
+
+    def _connect_again(self, failed: System) -> System | None:
+        return self._connection.again(failed, self._require_same)
+
+    def _require_same(self, system: System) -> None:
+        with system.held():
+            found = _ask(system)
+        if self.version and version_of(self._checked(found)) != self.version:
+            raise self.failure(errno.ESTALE)
 
     @contextlib.contextmanager
     def asking(self, detail: str = "") -> Iterator[None]:
@@ -114,16 +112,20 @@ class FsspecFile(File):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
         """Return the bytes of ranges, or the error of each."""
-        system = self.system()
-        if system.fs.async_impl:
-            starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
-            found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
-            if len(found) != len(ranges):
-                raise OSError(f"its file system returned {len(found)} ranges, not {len(ranges)}")
-        else:
-            with system.lock:
-                found = [_cat(system, begin, end) for begin, end in ranges]
-        return [_as_read(data, end - begin) for data, (begin, end) in zip(found, ranges, strict=True)]
+        system = self._connection.system()
+        found = _cat_ranges(system, ranges)
+        lost = [k for k, data in enumerate(found) if self._connection.is_lost(data)]
+        if lost:
+            try:
+                again = self._connect_again(system)
+                repeated = [] if again is None else _cat_ranges(again, [ranges[k] for k in lost])
+            except Exception as error:
+                repeated = [error] * len(lost)
+            for k, data in zip(lost, repeated, strict=False):
+                found[k] = data
+            if any(self._connection.is_lost(data) for data in repeated):
+                self._connection.pause()
+        return found
 
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
         """Read a range, with several requests at a time if it is large."""
@@ -187,6 +189,8 @@ class FsspecFile(File):
             if isinstance(data, MemoryError):
                 return -errno.ENOMEM, 0
             self._said = said_by(data, self._secrets)
+            if isinstance(data, SourceChangedError):
+                return -errno.ESTALE, 0
             return (-errno.ENOENT if isinstance(data, FileNotFoundError) else -errno.EIO), 0
         offset, length, address, kind = (int(request[name]) for name in ("offset", "length", "dest", "check"))
         record = np.frombuffer(data, np.uint8)[offset - begin : offset - begin + length]
@@ -212,7 +216,7 @@ class FsspecFile(File):
         """See ``File``. Connects again: an open archive does not see that it was replaced."""
         try:
             with self.asking():
-                again = _Asked(self._connect, self.name, self._secrets)
+                again = _Asked(self._connection.anew(), self.name, self._secrets)
         except FffsError as error:
             return isinstance(error, SourceNotFoundError)
         return again.version != self.version
@@ -226,17 +230,13 @@ class FsspecFile(File):
         else:
             return None
         try:
-            return FsspecFile(lambda: self._connect_beside(find), path, self._secrets)
+            return FsspecFile(self._connection.beside(find), path, self._secrets)
         except (SourceNotFoundError, UsageError):
             return None
         except AccessError:
             if self._protocols().isdisjoint(HIDING):
                 raise
             return None
-
-    def _connect_beside(self, find: Callable[[str], str]) -> tuple[Any, str]:
-        fs, path = self._connect()
-        return fs, find(path)
 
     def failure(self, status: int, detail: str = "") -> Exception:
         """See ``File.failure``."""
@@ -256,7 +256,27 @@ class _Asked(FsspecFile):
         return 0
 
 
-def _cat(system: _System, begin: int, end: int) -> Any:
+def _ask(system: System) -> Any:
+    system.fs.invalidate_cache(system.path)
+    return system.fs.info(system.path)
+
+
+def _cat_ranges(system: System, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
+    if not system.fs.async_impl:
+        with system.lock:
+            found = [_cat(system, begin, end) for begin, end in ranges]
+    else:
+        starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
+        try:
+            found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
+            if len(found) != len(ranges):
+                raise OSError(f"its file system returned {len(found)} ranges, not {len(ranges)}")
+        except Exception as error:
+            found = [error] * len(ranges)
+    return [_as_read(data, end - begin) for data, (begin, end) in zip(found, ranges, strict=True)]
+
+
+def _cat(system: System, begin: int, end: int) -> Any:
     try:
         try:
             return system.fs.cat_file(system.path, start=begin, end=end, **system.options)

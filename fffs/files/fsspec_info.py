@@ -41,6 +41,7 @@ VERSION: Final = [
     "Last-Modified",
     "date_time",
     "CRC",
+    "archive",
 ]
 
 
@@ -68,9 +69,13 @@ def version_of(info: dict[str, Any]) -> dict[str, str]:
     return {key: str(info[key]) for key in VERSION if info.get(key) is not None}
 
 
-def tells_version(version: dict[str, str]) -> bool:
-    """Return whether a version has more than a size, and times that are not set."""
-    return any(key != "size" and value not in ("", "0", "0.0") for key, value in version.items())
+def tells_version(info: dict[str, Any]) -> bool:
+    """Return whether another version of a file differs in more than its size.
+
+    Archives may give all files one time, so that those that are in one depend on what is told of that.
+    """
+    told = version_of(info.get("archive") or info)
+    return any(key != "size" and value not in ("", "0", "0.0") for key, value in told.items())
 
 
 def time_of(info: dict[str, Any]) -> int:

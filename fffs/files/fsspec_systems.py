@@ -6,12 +6,12 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from fffs.base.importing import importing
 from fffs.base.url_secrets import proxy_secrets, without_users
-from fffs.errors import AccessError, FffsError, ReadError, SourceNotFoundError, UsageError
+from fffs.errors import AccessError, ReadError, SourceNotFoundError, UsageError
 
 FOLDER: Final = "is a folder; a slash at the end of the URL opens the files in it"
 
@@ -84,19 +84,6 @@ def no_block_cache(name: str) -> UsageError:
     could not be.
     """
     return UsageError(f"{name}: blockcache shows zeros after an error of reading; use filecache or simplecache")
-
-
-def list_folder(connect: Callable[[], tuple[Any, str]], name: str) -> list[str]:
-    """Return the names of the files in a folder. Raises as ``connect`` and ``failure_of``."""
-    try:
-        fs, path = connect()
-        fs.invalidate_cache(path)
-        files = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] != "directory"]
-        return [name.rstrip("/").rpartition("/")[2] for name in files]
-    except (FffsError, MemoryError):
-        raise
-    except Exception as error:
-        raise failure_of(error, name) from None
 
 
 def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[str] = ()) -> Exception:

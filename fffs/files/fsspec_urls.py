@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fffs.base.importing import importing
-from fffs.errors import UsageError
+from fffs.errors import FffsError, UsageError
+from fffs.files.fsspec_connection import Connection, System
 from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_systems import (
     BLOCK_CACHES,
-    FILE_CACHES,
     connect,
+    failure_of,
     import_fsspec,
-    list_folder,
     no_block_cache,
     secrets_in,
 )
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 def open_url(url: str, name: str) -> FsspecFile:
     """Open a file by its URL. name: for messages. Raises as ``FsspecFile``."""
-    if not _has_cache(url):
-        return FsspecFile(lambda: connect(url, name), name)
-    return _open(_levels_of(url, name), name, (), is_url=True)
+    return _open(_levels_of(url, name), name, ()) if "::" in url else FsspecFile(_connection(url, name), name)
 
 
 def open_path(protocol: str, options: dict[str, Any], path: str, name: str) -> FsspecFile:
@@ -39,18 +37,39 @@ def open_path(protocol: str, options: dict[str, Any], path: str, name: str) -> F
 
 
 def list_url(url: str, name: str) -> list[str]:
-    """Return the names of the files in a folder, by its URL. Raises as ``open_url`` and ``list_folder``."""
-    if not _has_cache(url):
-        return list_folder(lambda: connect(url, name), name)
-    outer, copy = _divide(_levels_of(url, name), name, (), is_url=True)
+    """Return the names of the files in a folder, by its URL. Raises as ``open_url``."""
+    if "::" not in url:
+        return _list(_connection(url, name), name)
+    levels = _levels_of(url, name)
+    if not any(level.is_cache for level in levels):
+        return _list(levels[0].connection(), name)
+    outer, source, key = _divide(levels, name)
+    if not outer:
+        return _list(source, name)
     with importing:
         from fffs.files.fsspec_within import connect_within
-    with copy:
-        return list_folder(connect_within(outer, copy), name)
+    with FsspecCopy(source, name, (), key) as copy:
+        return _list(connect_within(outer, copy), name)
 
 
-def _has_cache(url: str) -> bool:
-    return any(part.partition("://")[0] in FILE_CACHES for part in url.split("::"))
+def _list(connection: Connection, name: str) -> list[str]:
+    try:
+        entries = connection.use(_entries, lambda system: None)
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] != "directory"]
+    except (FffsError, MemoryError):
+        raise
+    except Exception as error:
+        raise failure_of(error, name) from None
+
+
+def _entries(system: System) -> list[dict[str, Any]]:
+    system.fs.invalidate_cache(system.path)
+    found: list[dict[str, Any]] = system.fs.ls(system.path, detail=True)
+    return found
+
+
+def _connection(url: str, name: str) -> Connection:
+    return Connection(lambda: connect(url, name), {url.partition("://")[0]})
 
 
 def _levels_of(url: str, name: str) -> list[Level]:
@@ -60,12 +79,13 @@ def _levels_of(url: str, name: str) -> list[Level]:
     return levels_of(url, name)
 
 
-def _open(levels: Sequence[Level], name: str, secrets: Sequence[str], is_url: bool = False) -> FsspecFile:
+def _open(levels: Sequence[Level], name: str, secrets: Sequence[str]) -> FsspecFile:
     if not BLOCK_CACHES.isdisjoint(level.protocol for level in levels):
         raise no_block_cache(name)
     if not any(level.is_cache for level in levels):
-        return FsspecFile(levels[0].connect, name, secrets)
-    outer, copy = _divide(levels, name, secrets, is_url)
+        return FsspecFile(levels[0].connection(), name, secrets)
+    outer, source, key = _divide(levels, name)
+    copy = FsspecCopy(source, name, secrets, key)
     if not outer:
         return copy
     with importing:
@@ -73,15 +93,30 @@ def _open(levels: Sequence[Level], name: str, secrets: Sequence[str], is_url: bo
     return (FsspecCopyWithin if levels[0].is_cache else FsspecWithin)(outer, copy, name, secrets)
 
 
-def _divide(levels: Sequence[Level], name: str, secrets: Sequence[str], is_url: bool) -> tuple[list[Level], FsspecCopy]:
-    """Return the levels above the last cache, without caches, and a copy of what that caches."""
+def _divide(levels: Sequence[Level], name: str) -> tuple[list[Level], Connection, str | None]:
+    """Return the levels above the last cache, without caches, what connects to what that caches, and a key for it."""
     last = max(k for k, level in enumerate(levels) if level.is_cache)
     outer = [level for level in levels[:last] if not level.is_cache]
+    while outer and outer[-1].protocol == "dir":  # whose paths are those of the files that are cached
+        outer.pop()
     cache = levels[last]
-    if cache.options.get("compression") is not None:
+    compression = cache.options.get("compression")
+    if compression == "infer":
+        compression = import_fsspec(name).utils.infer_compression(cache.path)
+    if compression is not None:
         raise UsageError(f"{name}: a {cache.protocol} that decompresses is not supported")
     source, fs = cache.below(), cache.options.get("fs")
-    if source is None and fs is None:
+    if source is not None:
+        return outer, source.connection(), repr(source) if _is_plain(source.options) else None
+    if fs is None:
         raise UsageError(f"{name}: {cache.protocol} must be followed by what it copies: {cache.protocol}::URL")
-    key = repr(source) if is_url else None  # options may be objects, of which a repr tells nothing
-    return outer, FsspecCopy((lambda: (fs, cache.path)) if source is None else source.connect, name, secrets, key)
+    return outer, Connection(lambda: (fs, cache.path), ()), None
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a repr tells all of a value."""
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in (*value.keys(), *value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    return value is None or type(value) in (str, bytes, int, float, bool)

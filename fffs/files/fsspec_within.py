@@ -12,8 +12,9 @@ import fsspec
 import numpy as np
 from fsspec.spec import AbstractFileSystem
 
+from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_copy import FsspecCopy
-from fffs.files.fsspec_file import Connect, FsspecFile
+from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_systems import FILE_CACHES, connect
 
 _PROTOCOL: Final = "fffs-copy"
@@ -37,15 +38,26 @@ class Level(NamedTuple):
         return self.protocol in FILE_CACHES
 
     def below(self) -> Level | None:
-        """Return the level below, or None. A cache has the paths of that."""
+        """Return the level below, or None: that of the file that an archive is, and of the same file otherwise."""
         if self.options.get("target_protocol") is None:
             return None
-        path = self.path if self.is_cache else self.options["fo"]
+        path, root = self.path, self.options.get("fo")
+        if self.protocol == "dir":
+            path = f"{(self.options.get('path') or root or '').rstrip('/')}/{path}"
+        elif not self.is_cache:
+            if "fo" not in self.options:
+                return None
+            path = root or ""
         return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
 
-    def connect(self) -> tuple[Any, str]:
-        """Return its file system, and the path."""
-        return fsspec.filesystem(self.protocol, **self.options), self.path
+    def connection(self) -> Connection:
+        """Return what connects to the file."""
+        levels = levels_below(self)
+        return Connection(
+            lambda: (fsspec.filesystem(self.protocol, **self.options), self.path),
+            {level.protocol for level in levels},
+            levels[-1].connection() if len(levels) > 1 else None,
+        )
 
 
 def levels_of(url: str, name: str) -> list[Level]:
@@ -113,16 +125,16 @@ class _Copies(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
 fsspec.register_implementation(_PROTOCOL, _Copies, clobber=True)
 
 
-def connect_within(outer: Sequence[Level], copy: FsspecCopy) -> Connect:
+def connect_within(outer: Sequence[Level], copy: FsspecCopy) -> Connection:
     """Return what connects to a file in a copy. outer: the levels above the copy."""
     number = str(next(_numbers))
     _copies[number] = copy
-    below = Level(_PROTOCOL, number, {})
+    target: dict[str, Any] = {"fo": number, "target_protocol": _PROTOCOL, "target_options": {}}
     for level in reversed(outer):
-        target = {"fo": below.path, "target_protocol": below.protocol, "target_options": below.options}
-        below = Level(level.protocol, level.path, {**level.options, **target})
+        options = {**level.options, **target}
+        target = {"target_protocol": level.protocol, "target_options": options}
     # An instance that fsspec keeps would keep what it knows of the archive.
-    return Level(below.protocol, below.path, {**below.options, "skip_instance_cache": True}).connect
+    return Level(outer[0].protocol, outer[0].path, {**options, "skip_instance_cache": True}).connection()
 
 
 class FsspecWithin(FsspecFile):
@@ -136,14 +148,13 @@ class FsspecWithin(FsspecFile):
         except BaseException:
             self.close()
             raise
-        self.version = {**self.version, "archive": repr(sorted(copy.version.items()))}
 
     def changed(self, stamp: Any) -> int:
-        """See ``File``: whether the file was replaced that the copy is of."""
-        return self._archive.changed(stamp)
+        """0: nothing that is read changes."""
+        return 0
 
     def is_outdated(self) -> bool:
-        """As ``changed``, but connects again."""
+        """See ``File``: whether the file was replaced that the copy is of."""
         return self._archive.is_outdated()
 
     def close(self) -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fffs.base.paths import PathLike, named
+from fffs.base.withblock import closed_on_error
 from fffs.errors import AccessError, FffsError, SourceNotFoundError
+from fffs.files.file import File
 from fffs.files.fsspec_urls import open_path
 from fffs.formats.sources import expand_sources
 from fffs.layouts.load import load_files, load_source
@@ -85,8 +87,11 @@ class OpenSource:
     def load(self) -> TreeView:
         """Open it. Raises as ``load_source`` and ``FsspecFile``."""
         if self.protocol is not None:
-            files = [open_path(self.protocol, self.options or {}, name, self._shown_of(name)) for name in self.names]
-            return load_files(list(files), self.check_data, self.format)
+            files = list[File]()
+            with closed_on_error(files):
+                for name in self.names:
+                    files.append(open_path(self.protocol, self.options or {}, name, self._shown_of(name)))
+            return load_files(files, self.check_data, self.format)
         try:
             return load_source(self.names, self.suffix, self.check_data, self.format)
         except SourceNotFoundError as error:

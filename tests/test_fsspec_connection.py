@@ -1,0 +1,186 @@
+"""Sources in file systems of fsspec that have one connection, and fail for ever once it was lost, as that of SFTP."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import threading
+import types
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from builders import record_file
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+import fffs
+from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError
+
+
+class Connected(AbstractFileSystem):
+    """A file system with one connection. fsspec keeps the object."""
+
+    protocol = "connected"
+    files: ClassVar[dict[str, tuple[bytes, int]]] = {}  # with their times
+    connections: ClassVar[list[Connected]] = []  # that the server knows
+    is_up: ClassVar[list[bool]] = [True]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.is_up[0]:
+            raise ConnectionRefusedError("refused")
+        self.connections.append(self)
+
+    def _require_connection(self) -> None:
+        if self not in self.connections:
+            raise OSError("Socket is closed")
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self._require_connection()
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        data, time = self.files[path]
+        return {"name": path, "type": "file", "size": len(data), "mtime": time}
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        self._require_connection()
+        return [self.info(name) for name in self.files if os.path.dirname(name) == path]
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        self._require_connection()
+        return self.files[path][0][start:end]
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        return AbstractBufferedFile(self, path, mode, cache_type="none")
+
+
+fsspec.register_implementation("connected", Connected, clobber=True)
+
+
+@pytest.fixture(autouse=True)
+def server(tmp_path: Path) -> Iterator[None]:
+    Connected.is_up[0] = True
+    Connected.clear_instance_cache()
+    _put(RECORDS, 1, tmp_path)
+    yield
+    Connected.files.clear()
+    Connected.connections.clear()
+
+
+def _put(records: list[bytes], time: int, folder: Path) -> None:
+    """Put record files there, and archives of them that give all files one time."""
+    with fffs.granular.BagWriter(folder / "p.bag") as bag:
+        for record in records:
+            bag.append(record)
+    files = {"p.ffr": record_file(records), "p.bag": (folder / "p.bag").read_bytes()}
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive, tarfile.open(fileobj=tarred, mode="w") as tar:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 946684800
+            tar.addfile(member, io.BytesIO(data))
+    files |= {"x.zip": zipped.getvalue(), "x.tar": tarred.getvalue(), "d/p.ffr": files["p.ffr"]}
+    Connected.files.update({name: (data, time) for name, data in {**files, "d/q.ffr": files["p.ffr"]}.items()})
+
+
+RECORDS = [b"one", b"two" * 100, b"three" * 100_000]
+OTHERS = [b"ONE", *RECORDS[1:]]
+URLS = ["connected://d/p.ffr", "zip://p.ffr::connected://x.zip", "simplecache::connected://d/p.ffr"]
+
+
+def _read(reader: fffs.FileReader) -> list[bytes]:
+    return [bytes(record) for record in reader.read([2, 0, 1])]
+
+
+EXPECTED = [RECORDS[2], RECORDS[0], RECORDS[1]]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_lost_connection_is_made_again(url: str) -> None:
+    with fffs.FileReader(url) as reader:
+        for _ in range(3):
+            Connected.connections.clear()
+            assert _read(reader) == EXPECTED
+        Connected.connections.clear()
+        assert bytes(reader.read_one(0)) == b"one"
+        Connected.connections.clear()
+        with fffs.FileReader(url) as another:
+            assert _read(another) == EXPECTED
+
+
+def test_a_lost_connection_of_a_folder() -> None:
+    with fffs.FileReader("connected://d/") as reader:
+        Connected.connections.clear()
+        assert len(reader.read([0, 5])) == 2
+    Connected.connections.clear()
+    with fffs.FileReader("connected://d/") as again:
+        assert len(again) == 6
+
+
+@pytest.mark.parametrize("url", URLS[:2])
+def test_a_server_that_is_down_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads fail then, without connecting for each. They do not fail when it is back."""
+    now = [100.0]
+    monkeypatch.setattr("fffs.files.fsspec_connection.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    with fffs.FileReader(url) as reader:
+        Connected.connections.clear()
+        Connected.is_up[0] = False
+        for _ in range(3):
+            with pytest.raises(ReadError, match=r"record [012].*: OSError: Socket is closed"):
+                reader.read([0, 1, 2])
+        Connected.is_up[0] = True
+        now[0] += 1
+        assert _read(reader) == EXPECTED
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("name", ["p.ffr", "p.bag"])
+@pytest.mark.parametrize("chain", ["connected://{}", "zip://{}::connected://x.zip", "tar://{}::connected://x.tar"])
+def test_a_file_that_was_replaced(chain: str, name: str, is_lost: bool, tmp_path: Path) -> None:
+    """By another one, of equal size. A Bag has no checksums."""
+    with fffs.open(chain.format(name), format="bag" if name == "p.bag" else None) as reader:
+        if is_lost:
+            Connected.connections.clear()
+        _put(OTHERS, 2, tmp_path)
+        with pytest.raises(SourceChangedError, match=r"(changed|replaced) while it was open"):
+            reader.read([0])
+
+
+@pytest.mark.parametrize("cache", ["", "simplecache::"])
+@pytest.mark.parametrize("chain", ["zip://p.ffr::{}connected://x.zip", "tar://p.ffr::{}connected://x.tar"])
+@pytest.mark.parametrize("first", ["", "simplecache::"])
+def test_what_is_opened_is_the_current_archive(first: str, chain: str, cache: str, tmp_path: Path) -> None:
+    url = first + chain.format(cache)
+    for records in (RECORDS, OTHERS):
+        _put(records, len(Connected.files) + records[0][0], tmp_path)
+        for _ in range(2):
+            with fffs.FileReader(url) as reader:
+                assert bytes(reader.read_one(0)) == records[0]
+            fs, _ = fsspec.url_to_fs(f"ffr://::{url}", skip_instance_cache=True)
+            assert fs.cat_file(min(fs.find(""))) == records[0]
+
+
+def test_a_file_that_is_gone_when_the_connection_is_back() -> None:
+    with fffs.FileReader(URLS[0]) as reader:
+        Connected.connections.clear()
+        Connected.files.clear()
+        with pytest.raises(SourceNotFoundError, match="there is no such file any more"):
+            reader.read([1])
+
+
+def test_threads_that_lose_a_connection_make_one() -> None:
+    found: list[list[bytes]] = []
+    with fffs.FileReader(URLS[0]) as reader:
+        Connected.connections.clear()
+        threads = [threading.Thread(target=lambda: found.append(_read(reader))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [EXPECTED] * 8
+    assert len(Connected.connections) == 1
