@@ -25,6 +25,23 @@ def write_array_record(path: Path, records: list[bytes], options: str = "group_s
     return path
 
 
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    """TFDS puts descriptions beside the shards, which were packed as files then."""
+    folder = tmp_path / "1.0.0"
+    folder.mkdir()
+    write_array_record(folder / "mnist-train.array_record-00000-of-00001", RECORDS)
+    (folder / "features.json").touch()
+    with pytest.raises(
+        UsageError, match=r"1\.0\.0: has files of array_record .* and others \(features\.json\); --from"
+    ):
+        fffs.convert(folder, tmp_path / "x.ffr")
+    assert fffs.convert(folder, tmp_path / "x.ffr", from_="array_record").items == len(RECORDS)
+    assert fffs.convert(folder, tmp_path / "f.ffr", from_="folder").items == 2
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.array_record").symlink_to(folder / "mnist-train.array_record-00000-of-00001")
+    assert fffs.convert(tmp_path / "train", tmp_path / "y.ffr").items == len(RECORDS)
+
+
 def test_records_come_from_and_go_to_the_library(tmp_path: Path) -> None:
     source = write_array_record(tmp_path / "x.array_record", RECORDS)
     done = fffs.convert(source, tmp_path / "x.ffr", verify=True, warn=pytest.fail)

@@ -121,9 +121,17 @@ def _kind_of_folder(path: str, ignored: str) -> str:
         if parts and len(parts) == len(names):
             return form.name
         if any(part != ignored for part in parts):
-            other = min(set(names).difference(parts))
-            raise UsageError(
-                f"{path}: has parts of a {form.title} set ({min(parts)}) and others ({other}); "
-                f"--from {form.name} converts the records of the parts, --from {FOLDER} packs all files"
-            )
+            raise _mixed(path, f"parts of a {form.title} set", form.name, parts, names)
+    for row in IMPORTS:
+        parts = [name for name in names if row.part and row.part.search(name)]
+        if any(part != ignored for part in parts):
+            raise _mixed(path, f"files of {row.name}", row.name, parts, names)
     return FOLDER
+
+
+def _mixed(path: str, parts: str, kind: str, found: list[str], names: list[str]) -> UsageError:
+    other = min(set(names).difference(found))
+    return UsageError(
+        f"{path}: has {parts} ({min(found)}) and others ({other}); "
+        f"--from {kind} converts the records of the parts, --from {FOLDER} packs all files"
+    )

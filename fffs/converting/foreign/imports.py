@@ -44,6 +44,7 @@ class Import:
     open(paths, shown): opens them. Raises UsageError if a library is missing, FormatError, ReadError.
     has_names: whether the content can become the files of a packed folder.
     state(file): what changes with the content where the time of modification may not, or None. Raises ReadError.
+    part: in the names of its files, if a folder that has such files and others may be meant as records or as files.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Import:
     open: Callable[[Sequence[str], str], ForeignItems]
     has_names: bool = True
     state: Callable[[File], object] | None = None
+    part: re.Pattern[str] | None = None
 
 
 def _all_end(ending: re.Pattern[str]) -> Callable[[str, Sequence[str]], bool]:
@@ -145,6 +147,7 @@ ARRAY_RECORD: Final = Import(
     expand=lambda path: _expand_ending(path, ARRAY_RECORD_END),
     open=opener(ArrayRecordItems),
     has_names=False,
+    part=ARRAY_RECORD_END,
 )
 
 MDS: Final = Import(
