@@ -22,6 +22,8 @@ AS_SOURCES = ("-std=c11", "-D_GNU_SOURCE=1")
 """Options of pyproject.toml. Without the first, headers of liburing before 2.0 pass; without the other, those from 2.6
 do not.
 """
+VARIABLES = ("CFLAGS", "CPPFLAGS", "LDFLAGS")
+"""Variables with options that setuptools gives to the compiler."""
 MISSING = (
     "fffs: cannot compile against {headers}: install a C compiler and the development packages, "
     "of liburing 2.0 or later (Debian/Ubuntu: apt-get install gcc python3-dev libdeflate-dev liburing-dev; "
@@ -38,7 +40,7 @@ def check_headers() -> None:
             source = Path(folder) / "probe.c"
             source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
             output = str(Path(folder) / "probe")
-            flags = [flag for name in ("CFLAGS", "LDFLAGS") for flag in os.environ.get(name, "").split()]
+            flags = [flag for name in VARIABLES for flag in os.environ.get(name, "").split()]
             command = [*compiler, *flags, *AS_SOURCES, str(source), f"-l{library}", "-o", output]
             try:
                 found = subprocess.run(command, capture_output=True, check=False).returncode == 0
