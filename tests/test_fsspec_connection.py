@@ -90,7 +90,12 @@ def _put(records: list[bytes], time: int, folder: Path) -> None:
 
 RECORDS = [b"one", b"two" * 100, b"three" * 100_000]
 OTHERS = [b"ONE", *RECORDS[1:]]
-URLS = ["connected://d/p.ffr", "zip://p.ffr::connected://x.zip", "simplecache::connected://d/p.ffr"]
+URLS = [
+    "connected://d/p.ffr",
+    "zip://p.ffr::connected://x.zip",
+    "dir://p.ffr::connected://d",
+    "simplecache::connected://d/p.ffr",
+]
 
 
 def _read(reader: fffs.FileReader) -> list[bytes]:
@@ -122,7 +127,7 @@ def test_a_lost_connection_of_a_folder() -> None:
         assert len(again) == 6
 
 
-@pytest.mark.parametrize("url", URLS[:2])
+@pytest.mark.parametrize("url", URLS[:3])
 def test_a_server_that_is_down_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads fail then, without connecting for each. They do not fail when it is back."""
     now = [100.0]

@@ -155,7 +155,7 @@ class Connection:
 
     def forget(self) -> None:
         """Have fsspec connect again where a file system is asked for. Those in use are not closed."""
-        for protocol in self._protocols - _WITHOUT:
+        for protocol in self._protocols:  # those above keep the one that has the connection
             with contextlib.suppress(Exception):
                 import_fsspec("").get_filesystem_class(protocol).clear_instance_cache()
 
