@@ -28,6 +28,7 @@ class Connected(AbstractFileSystem):
     files: ClassVar[dict[str, tuple[bytes, int]]] = {}  # with their times
     connections: ClassVar[list[Connected]] = []  # that the server knows
     is_up: ClassVar[list[bool]] = [True]
+    asked: ClassVar[list[str]] = []
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -41,6 +42,7 @@ class Connected(AbstractFileSystem):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         self._require_connection()
+        self.asked.append(path)
         if path not in self.files:
             raise FileNotFoundError(path)
         data, time = self.files[path]
@@ -84,7 +86,12 @@ def _put(records: list[bytes], time: int, folder: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(data), 946684800
             tar.addfile(member, io.BytesIO(data))
-    files |= {"x.zip": zipped.getvalue(), "x.tar": tarred.getvalue(), "d/p.ffr": files["p.ffr"]}
+    files |= {
+        "x.zip": zipped.getvalue(),
+        "x.tar": tarred.getvalue(),
+        "d/p.ffr": files["p.ffr"],
+        "d/p.bag": files["p.bag"],
+    }
     Connected.files.update({name: (data, time) for name, data in {**files, "d/q.ffr": files["p.ffr"]}.items()})
 
 
@@ -154,6 +161,24 @@ def test_a_file_that_was_replaced(chain: str, name: str, is_lost: bool, tmp_path
         _put(OTHERS, 2, tmp_path)
         with pytest.raises(SourceChangedError, match=r"(changed|replaced) while it was open"):
             reader.read([0])
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("connected://p.bag", ["p.bag"]),
+        ("dir://p.bag::connected://d", ["d/p.bag"]),
+        ("zip://p.bag::connected://x.zip", ["x.zip"]),
+        ("zip://p.bag::simplecache::connected://x.zip", []),
+        ("simplecache::connected://p.bag", []),
+    ],
+)
+def test_a_file_without_checksums_is_asked_for_once_for_each_batch(url: str, asked: list[str]) -> None:
+    with fffs.open(url, format="bag") as reader:
+        for read in (lambda: reader.read_one(0), lambda: reader.read([2, 0, 1])):
+            Connected.asked.clear()
+            read()
+            assert Connected.asked == asked
 
 
 @pytest.mark.parametrize("cache", ["", "simplecache::"])

@@ -56,7 +56,7 @@ class Level(NamedTuple):
         return Connection(
             lambda: (fsspec.filesystem(self.protocol, **self.options), self.path),
             {level.protocol for level in levels},
-            levels[-1].connection() if len(levels) > 1 else None,
+            levels[-1].connection() if any(level.protocol != "dir" for level in levels[:-1]) else None,
         )
 
 

@@ -306,7 +306,7 @@ class RecordStore(Shared):
             status = descriptor < 0 or _read_one(
                 descriptor, offset, length, _from_buffer(_BYTES, buffer), kind, expected
             )
-            if check and kind == CHECK_NONE:
+            if check and kind == CHECK_NONE and descriptor >= 0:
                 self._refuse_changed(np.array([number]))
         finally:
             self.end_use()
