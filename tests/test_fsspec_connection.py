@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tarfile
 import threading
 import types
@@ -179,6 +180,38 @@ def test_a_file_without_checksums_is_asked_for_once_for_each_batch(url: str, ask
             Connected.asked.clear()
             read()
             assert Connected.asked == asked
+
+
+class Limited(Connected):
+    """As that of HTTP, which says that there is no such file whenever it gets no answer."""
+
+    protocol = "http"
+    files: ClassVar[dict[str, tuple[bytes, int]]] = Connected.files
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        if not self.is_up[0]:
+            raise FileNotFoundError(path)
+        return super().info(path, **kwargs)
+
+
+def test_an_archive_of_which_nothing_is_told_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    with fffs.open("zip://p.bag::http://x.zip", format="bag") as reader:
+        Connected.is_up[0] = False
+        assert _read(reader) == EXPECTED
+
+
+def test_a_link_or_another_mode_is_no_other_archive(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    path.write_bytes(Connected.files["x.zip"][0])
+    with fffs.open(f"zip://p.bag::file://{path}", format="bag") as reader:
+        path.chmod(0o600)
+        os.link(path, tmp_path / "backup")
+        assert _read(reader) == EXPECTED
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("more", b"")
+        with pytest.raises(SourceChangedError, match="changed while it was open"):
+            reader.read([0])
 
 
 @pytest.mark.parametrize("cache", ["", "simplecache::"])

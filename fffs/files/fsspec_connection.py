@@ -153,6 +153,11 @@ class Connection:
         """Do not connect again for as long as it took: it did not help."""
         self._until = time.monotonic() + self._pause
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether FileNotFoundError means that there is no such file: fsspec raises it for every failure of HTTP."""
+        return self._protocols.isdisjoint(WEB)
+
     def forget(self) -> None:
         """Have fsspec connect again where a file system is asked for. Those in use are not closed."""
         for protocol in self._protocols:  # those above keep the one that has the connection

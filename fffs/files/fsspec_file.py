@@ -83,11 +83,13 @@ class FsspecFile(File):
             return found
         try:
             return {**found, "archive": version_of(self._connection.lowest.use(_ask, lambda system: None))}
-        except Exception:
-            if self.version:
+        except Exception as error:
+            if not self.version:
+                self._connection.lowest = None  # nothing is told of it
+                return found
+            if self._connection.lowest.is_sure:
                 raise
-            self._connection.lowest = None  # nothing is told of it
-            return found
+            raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
 
     def _connect_again(self, failed: System) -> System | None:
         return self._connection.again(failed, self._require_same)
@@ -208,7 +210,7 @@ class FsspecFile(File):
         try:
             return 0 if version_of(self._info()) == self.version else -errno.ESTALE
         except FileNotFoundError:
-            return -errno.ESTALE
+            return -errno.ESTALE if self._connection.is_sure else 0
         except Exception:
             return 0
 

@@ -66,7 +66,10 @@ def size_of(info: dict[str, Any], name: str) -> int:
 
 def version_of(info: dict[str, Any]) -> dict[str, str]:
     """Return what differs for another version of a file."""
-    return {key: str(info[key]) for key in VERSION if info.get(key) is not None}
+    found = {key: str(info[key]) for key in VERSION if info.get(key) is not None}
+    if "ino" in info and "nlink" in info:  # local: "created" is the time of the last change of owner, mode or links
+        found = {**found, "created": str(info["ino"])}
+    return found
 
 
 def tells_version(info: dict[str, Any]) -> bool:

@@ -56,8 +56,16 @@ class Level(NamedTuple):
         return Connection(
             lambda: (fsspec.filesystem(self.protocol, **self.options), self.path),
             {level.protocol for level in levels},
-            levels[-1].connection() if any(level.protocol != "dir" for level in levels[:-1]) else None,
+            _lowest(levels),
         )
+
+
+def _lowest(levels: Sequence[Level]) -> Connection | None:
+    """Return what connects to the file that the archive is, or None: there is no archive above it. A source of
+    ``ffr://`` may be several files, and tells versions itself.
+    """
+    last = next((k for k, level in enumerate(levels) if level.protocol == "ffr"), len(levels) - 1)
+    return levels[last].connection() if any(level.protocol != "dir" for level in levels[:last]) else None
 
 
 def levels_of(url: str, name: str) -> list[Level]:
