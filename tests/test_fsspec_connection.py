@@ -7,6 +7,7 @@ import os
 import sys
 import tarfile
 import threading
+import time
 import types
 import zipfile
 from collections.abc import Iterator
@@ -30,12 +31,14 @@ class Connected(AbstractFileSystem):
     connections: ClassVar[list[Connected]] = []  # that the server knows
     is_up: ClassVar[list[bool]] = [True]
     asked: ClassVar[list[str]] = []
+    damaged: ClassVar[list[str]] = []
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         if not self.is_up[0]:
             raise ConnectionRefusedError("refused")
         self.connections.append(self)
+        self.busy = threading.Lock()
 
     def _require_connection(self) -> None:
         if self not in self.connections:
@@ -55,7 +58,15 @@ class Connected(AbstractFileSystem):
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         self._require_connection()
-        return self.files[path][0][start:end]
+        if not self.busy.acquire(blocking=False):
+            raise RuntimeError("two threads use one connection")
+        try:
+            time.sleep(0.001)
+            if path in self.damaged:
+                raise OSError("disk error")
+            return self.files[path][0][start:end]
+        finally:
+            self.busy.release()
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         return AbstractBufferedFile(self, path, mode, cache_type="none")
@@ -72,6 +83,7 @@ def server(tmp_path: Path) -> Iterator[None]:
     yield
     Connected.files.clear()
     Connected.connections.clear()
+    Connected.damaged.clear()
 
 
 def _put(records: list[bytes], time: int, folder: Path) -> None:
@@ -234,6 +246,51 @@ def test_a_file_that_is_gone_when_the_connection_is_back() -> None:
         Connected.files.clear()
         with pytest.raises(SourceNotFoundError, match="there is no such file any more"):
             reader.read([1])
+
+
+@pytest.mark.parametrize(
+    "urls", [["zip://p.bag::connected://x.zip"] * 4, ["connected://p.bag", "connected://d/p.bag"] * 2]
+)
+def test_threads_do_not_use_a_connection_at_the_same_time(urls: list[str]) -> None:
+    """Nor for files that have it in common, and for questions about the archive."""
+    errors: list[BaseException] = []
+    readers = {url: fffs.open(url, format="bag") for url in urls}
+
+    def read(reader: Any) -> None:
+        try:
+            for _ in range(10):
+                assert _read(reader) == EXPECTED
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read, args=(readers[url],)) for url in urls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for reader in readers.values():
+        reader.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize("url", URLS[:3])
+def test_an_error_of_the_file_makes_no_connection(url: str) -> None:
+    with fffs.FileReader(url) as reader:
+        before = list(Connected.connections)
+        Connected.damaged.extend(Connected.files)
+        for _ in range(5):
+            with pytest.raises(ReadError, match="disk error"):
+                reader.read([0, 1, 2])
+        assert Connected.connections == before
+
+
+def test_other_file_systems_of_the_program_stay() -> None:
+    other = fsspec.filesystem("connected", host="other")
+    with fffs.FileReader(URLS[0]) as reader:
+        Connected.connections.clear()
+        assert _read(reader) == EXPECTED
+        assert fsspec.filesystem("connected", host="other") is other
+        assert fsspec.filesystem("connected") is Connected.connections[-1]
 
 
 def test_threads_that_lose_a_connection_make_one() -> None:

@@ -16,7 +16,7 @@ from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, S
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
 from fffs.files.fsspec_connection import Connection, System
-from fffs.files.fsspec_info import kind_of, size_of, time_of, version_of
+from fffs.files.fsspec_info import ARCHIVE, kind_of, size_of, time_of, version_of
 from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, protocols_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
@@ -73,21 +73,22 @@ class FsspecFile(File):
 
     def _info(self) -> dict[str, Any]:
         """Ask for the attributes, not a cache of listings."""
-        return self._checked(self.using(_ask))
+        return self._checked(self.using(System.ask))
 
     def _checked(self, found: Any) -> dict[str, Any]:
         """Return attributes, with the version of the file that the archive is: an open archive does not see others."""
         if not isinstance(found, dict):
             raise ReadError(errno.EIO, self.name, f"its file system tells nothing of it (info is {kind_of(found)})")
-        if self._connection.lowest is None:
+        archive = self._connection.archive
+        if archive is None:
             return found
         try:
-            return {**found, "archive": version_of(self._connection.lowest.use(_ask, lambda system: None))}
+            return {**found, ARCHIVE: version_of(archive.use(System.ask))}
         except Exception as error:
             if not self.version:
-                self._connection.lowest = None  # nothing is told of it
+                self._connection.archive = None  # nothing is told of it
                 return found
-            if self._connection.lowest.is_sure:
+            if archive.is_sure:
                 raise
             raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
 
@@ -95,8 +96,7 @@ class FsspecFile(File):
         return self._connection.again(failed, self._require_same)
 
     def _require_same(self, system: System) -> None:
-        with system.held():
-            found = _ask(system)
+        found = system.ask()
         if self.version and version_of(self._checked(found)) != self.version:
             raise self.failure(errno.ESTALE)
 
@@ -126,7 +126,7 @@ class FsspecFile(File):
             for k, data in zip(lost, repeated, strict=False):
                 found[k] = data
             if any(self._connection.is_lost(data) for data in repeated):
-                self._connection.pause()
+                self._connection.failed_again()
         return found
 
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
@@ -258,13 +258,8 @@ class _Asked(FsspecFile):
         return 0
 
 
-def _ask(system: System) -> Any:
-    system.fs.invalidate_cache(system.path)
-    return system.fs.info(system.path)
-
-
 def _cat_ranges(system: System, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
-    if not system.fs.async_impl:
+    if not system.is_async:
         with system.lock:
             found = [_cat(system, begin, end) for begin, end in ranges]
     else:

@@ -12,6 +12,9 @@ import numpy as np
 
 from fffs.errors import ReadError
 
+ARCHIVE: Final = "::archive"
+"""What is added to the attributes of a file: the version of the archive that it is in."""
+
 # What file systems tell about the version of a file. Times of access, and objects without a stable text, are not here.
 VERSION: Final = [
     "size",
@@ -41,7 +44,7 @@ VERSION: Final = [
     "Last-Modified",
     "date_time",
     "CRC",
-    "archive",
+    ARCHIVE,
 ]
 
 
@@ -77,7 +80,7 @@ def tells_version(info: dict[str, Any]) -> bool:
 
     Archives may give all files one time, so that those that are in one depend on what is told of that.
     """
-    told = version_of(info.get("archive") or info)
+    told = version_of(info.get(ARCHIVE) or info)
     return any(key != "size" and value not in ("", "0", "0.0") for key, value in told.items())
 
 

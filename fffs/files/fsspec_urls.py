@@ -12,7 +12,6 @@ from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_systems import (
     BLOCK_CACHES,
-    connect,
     failure_of,
     import_fsspec,
     no_block_cache,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def open_url(url: str, name: str) -> FsspecFile:
     """Open a file by its URL. name: for messages. Raises as ``FsspecFile``."""
-    return _open(_levels_of(url, name), name, ()) if "::" in url else FsspecFile(_connection(url, name), name)
+    return _open(_levels_of(url, name), name, ())
 
 
 def open_path(protocol: str, options: dict[str, Any], path: str, name: str) -> FsspecFile:
@@ -38,18 +37,16 @@ def open_path(protocol: str, options: dict[str, Any], path: str, name: str) -> F
 
 def list_url(url: str, name: str) -> list[str]:
     """Return the names of the files in a folder, by its URL. Raises as ``open_url``."""
-    if "::" not in url:
-        return _list(_connection(url, name), name)
     levels = _levels_of(url, name)
     if not any(level.is_cache for level in levels):
-        return _list(levels[0].connection(), name)
+        return _list(levels[0].connection(name), name)
     outer, source, key = _divide(levels, name)
     if not outer:
         return _list(source, name)
     with importing:
         from fffs.files.fsspec_within import connect_within
     with FsspecCopy(source, name, (), key) as copy:
-        return _list(connect_within(outer, copy), name)
+        return _list(connect_within(outer, copy, name), name)
 
 
 def _list(connection: Connection, name: str) -> list[str]:
@@ -63,13 +60,10 @@ def _list(connection: Connection, name: str) -> list[str]:
 
 
 def _entries(system: System) -> list[dict[str, Any]]:
-    system.fs.invalidate_cache(system.path)
-    found: list[dict[str, Any]] = system.fs.ls(system.path, detail=True)
-    return found
-
-
-def _connection(url: str, name: str) -> Connection:
-    return Connection(lambda: connect(url, name), {url.partition("://")[0]})
+    with system.held():
+        system.fs.invalidate_cache(system.path)
+        found: list[dict[str, Any]] = system.fs.ls(system.path, detail=True)
+        return found
 
 
 def _levels_of(url: str, name: str) -> list[Level]:
@@ -83,7 +77,7 @@ def _open(levels: Sequence[Level], name: str, secrets: Sequence[str]) -> FsspecF
     if not BLOCK_CACHES.isdisjoint(level.protocol for level in levels):
         raise no_block_cache(name)
     if not any(level.is_cache for level in levels):
-        return FsspecFile(levels[0].connection(), name, secrets)
+        return FsspecFile(levels[0].connection(name), name, secrets)
     outer, source, key = _divide(levels, name)
     copy = FsspecCopy(source, name, secrets, key)
     if not outer:
@@ -105,18 +99,11 @@ def _divide(levels: Sequence[Level], name: str) -> tuple[list[Level], Connection
         compression = import_fsspec(name).utils.infer_compression(cache.path)
     if compression is not None:
         raise UsageError(f"{name}: a {cache.protocol} that decompresses is not supported")
+    with importing:
+        from fffs.files.fsspec_within import is_plain
     source, fs = cache.below(), cache.options.get("fs")
     if source is not None:
-        return outer, source.connection(), repr(source) if _is_plain(source.options) else None
+        return outer, source.connection(name), repr(source) if is_plain(source.options) else None
     if fs is None:
         raise UsageError(f"{name}: {cache.protocol} must be followed by what it copies: {cache.protocol}::URL")
     return outer, Connection(lambda: (fs, cache.path), ()), None
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a repr tells all of a value."""
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in (*value.keys(), *value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(_is_plain(item) for item in value)
-    return value is None or type(value) in (str, bytes, int, float, bool)

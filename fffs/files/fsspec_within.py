@@ -12,10 +12,11 @@ import fsspec
 import numpy as np
 from fsspec.spec import AbstractFileSystem
 
+from fffs.errors import UsageError
 from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import FILE_CACHES, connect
+from fffs.files.fsspec_systems import FILE_CACHES, connect, said_by
 
 _PROTOCOL: Final = "fffs-copy"
 
@@ -38,8 +39,11 @@ class Level(NamedTuple):
         return self.protocol in FILE_CACHES
 
     def below(self) -> Level | None:
-        """Return the level below, or None: that of the file that an archive is, and of the same file otherwise."""
-        if self.options.get("target_protocol") is None:
+        """Return the level below, or None: that of the file that an archive is, and of the same file otherwise.
+
+        ``ffr`` is not asked for it: it may have several files, and opens them itself.
+        """
+        if self.options.get("target_protocol") is None or self.protocol == "ffr":
             return None
         path, root = self.path, self.options.get("fo")
         if self.protocol == "dir":
@@ -50,22 +54,36 @@ class Level(NamedTuple):
             path = root or ""
         return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
 
-    def connection(self) -> Connection:
-        """Return what connects to the file."""
+    def connection(self, name: str) -> Connection:
+        """Return what connects to the file. name: for messages."""
+
+        def find() -> tuple[Any, str]:
+            try:
+                return fsspec.filesystem(self.protocol, **self.options), self.path
+            except (ImportError, ValueError) as error:
+                raise UsageError(f"{name}: {said_by(error)}") from None
+
         levels = levels_below(self)
-        return Connection(
-            lambda: (fsspec.filesystem(self.protocol, **self.options), self.path),
-            {level.protocol for level in levels},
-            _lowest(levels),
-        )
+        last = levels[-1]
+        if len(levels) == 1:
+            return Connection(
+                find, [self.protocol], f"{self.protocol} {self.options if is_plain(self.options) else next(_numbers)}"
+            )
+        bottom = last.connection(name)
+        roots = [level.connection(name) for level in levels[1:-1] if level.protocol == "dir"]
+        made = Connection(find, {level.protocol for level in levels}, bottom.host, bottom, roots)
+        if any(level.protocol != "dir" for level in levels[:-1]):
+            made.archive = bottom
+        return made
 
 
-def _lowest(levels: Sequence[Level]) -> Connection | None:
-    """Return what connects to the file that the archive is, or None: there is no archive above it. A source of
-    ``ffr://`` may be several files, and tells versions itself.
-    """
-    last = next((k for k, level in enumerate(levels) if level.protocol == "ffr"), len(levels) - 1)
-    return levels[last].connection() if any(level.protocol != "dir" for level in levels[:last]) else None
+def is_plain(value: Any) -> bool:
+    """Return whether a repr tells all of a value."""
+    if isinstance(value, dict):
+        return all(is_plain(item) for item in (*value.keys(), *value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    return value is None or type(value) in (str, bytes, int, float, bool)
 
 
 def levels_of(url: str, name: str) -> list[Level]:
@@ -133,8 +151,8 @@ class _Copies(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
 fsspec.register_implementation(_PROTOCOL, _Copies, clobber=True)
 
 
-def connect_within(outer: Sequence[Level], copy: FsspecCopy) -> Connection:
-    """Return what connects to a file in a copy. outer: the levels above the copy."""
+def connect_within(outer: Sequence[Level], copy: FsspecCopy, name: str) -> Connection:
+    """Return what connects to a file in a copy. outer: the levels above the copy. name: for messages."""
     number = str(next(_numbers))
     _copies[number] = copy
     target: dict[str, Any] = {"fo": number, "target_protocol": _PROTOCOL, "target_options": {}}
@@ -142,7 +160,7 @@ def connect_within(outer: Sequence[Level], copy: FsspecCopy) -> Connection:
         options = {**level.options, **target}
         target = {"target_protocol": level.protocol, "target_options": options}
     # An instance that fsspec keeps would keep what it knows of the archive.
-    return Level(outer[0].protocol, outer[0].path, {**options, "skip_instance_cache": True}).connection()
+    return Level(outer[0].protocol, outer[0].path, {**options, "skip_instance_cache": True}).connection(name)
 
 
 class FsspecWithin(FsspecFile):
@@ -152,7 +170,7 @@ class FsspecWithin(FsspecFile):
         """outer: as for ``connect_within``. Closes the copy on errors. Raises as ``FsspecFile``."""
         self._archive = copy
         try:
-            super().__init__(connect_within(outer, copy), name, secrets)
+            super().__init__(connect_within(outer, copy, name), name, secrets)
         except BaseException:
             self.close()
             raise
