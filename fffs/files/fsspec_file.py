@@ -92,9 +92,6 @@ class FsspecFile(File):
                 raise
             raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
 
-    def _connect_again(self, failed: System) -> System | None:
-        return self._connection.again(failed, self._require_same)
-
     def _require_same(self, system: System) -> None:
         found = system.ask()
         if self.version and version_of(self._checked(found)) != self.version:
@@ -119,7 +116,7 @@ class FsspecFile(File):
         lost = [k for k, data in enumerate(found) if self._connection.is_lost(data)]
         if lost:
             try:
-                again = self._connect_again(system)
+                again = self._connection.again(system, self._require_same)
                 repeated = [] if again is None else _cat_ranges(again, [ranges[k] for k in lost])
             except Exception as error:
                 repeated = [error] * len(lost)
@@ -176,9 +173,9 @@ class FsspecFile(File):
                     requests["status"][row], requests["actual"][row] = self._settle(requests[row], begin, data)
         for row in np.flatnonzero(~small).tolist():
             requests["status"][row], requests["actual"][row] = self._read_request(requests[row])
-        return not requests["status"].any() or self.explain(requests)
+        return not requests["status"].any() or self._explain(requests)
 
-    def explain(self, requests: npt.NDArray[Any]) -> bool:
+    def _explain(self, requests: npt.NDArray[Any]) -> bool:
         """Say of damaged records that the file was replaced, if so. Returns False."""
         damaged = (requests["status"] == -errno.EBADMSG) | (requests["status"] == -errno.ENODATA)
         if damaged.any() and self.changed(None):

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fffs.base.importing import importing
 from fffs.errors import FffsError, UsageError
+from fffs.files.fsspec_chains import Level, is_plain, levels_below
 from fffs.files.fsspec_connection import Connection, System
 from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import (
-    BLOCK_CACHES,
-    failure_of,
-    import_fsspec,
-    no_block_cache,
-    secrets_in,
-)
-
-if TYPE_CHECKING:
-    from fffs.files.fsspec_within import Level
+from fffs.files.fsspec_systems import BLOCK_CACHES, failure_of, import_fsspec, no_block_cache, secrets_in
 
 
 def open_url(url: str, name: str) -> FsspecFile:
@@ -29,10 +21,10 @@ def open_url(url: str, name: str) -> FsspecFile:
 
 def open_path(protocol: str, options: dict[str, Any], path: str, name: str) -> FsspecFile:
     """Open a file of the file system with a protocol and options, as those of a chain are. Raises as ``FsspecFile``."""
-    import_fsspec(name)
-    with importing:
-        from fffs.files.fsspec_within import Level, levels_below
-    return _open(levels_below(Level(protocol, path, options)), name, secrets_in(options))
+    levels = levels_below(Level(protocol, path, options))
+    if not BLOCK_CACHES.isdisjoint(level.protocol for level in levels):
+        raise no_block_cache(name)
+    return _open(levels, name, secrets_in(options))
 
 
 def list_url(url: str, name: str) -> list[str]:
@@ -74,8 +66,6 @@ def _levels_of(url: str, name: str) -> list[Level]:
 
 
 def _open(levels: Sequence[Level], name: str, secrets: Sequence[str]) -> FsspecFile:
-    if not BLOCK_CACHES.isdisjoint(level.protocol for level in levels):
-        raise no_block_cache(name)
     if not any(level.is_cache for level in levels):
         return FsspecFile(levels[0].connection(name), name, secrets)
     outer, source, key = _divide(levels, name)
@@ -99,8 +89,6 @@ def _divide(levels: Sequence[Level], name: str) -> tuple[list[Level], Connection
         compression = import_fsspec(name).utils.infer_compression(cache.path)
     if compression is not None:
         raise UsageError(f"{name}: a {cache.protocol} that decompresses is not supported")
-    with importing:
-        from fffs.files.fsspec_within import is_plain
     source, fs = cache.below(), cache.options.get("fs")
     if source is not None:
         return outer, source.connection(name), repr(source) if is_plain(source.options) else None

@@ -1,4 +1,4 @@
-"""Chains of fsspec as levels, and FsspecWithin: a file in a copy of another file, for ``zip://x::simplecache::URL``."""
+"""FsspecWithin: a file in a copy of another file, for ``zip://x::simplecache::URL``."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import io
 import itertools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fsspec
-import numpy as np
 from fsspec.spec import AbstractFileSystem
 
-from fffs.errors import UsageError
+from fffs.files.fsspec_chains import Level, levels_below
 from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import FILE_CACHES, connect, said_by
+from fffs.files.fsspec_systems import connect
 
 _PROTOCOL: Final = "fffs-copy"
 
@@ -26,66 +25,6 @@ _copies: Final[weakref.WeakValueDictionary[str, FsspecCopy]] = weakref.WeakValue
 _numbers: Final[Iterator[int]] = itertools.count()
 
 
-class Level(NamedTuple):
-    """A protocol, the path of a file in its file system, and the options of that, with those of the level below."""
-
-    protocol: str
-    path: str
-    options: dict[str, Any]
-
-    @property
-    def is_cache(self) -> bool:
-        """Whether it copies whole files of the level below."""
-        return self.protocol in FILE_CACHES
-
-    def below(self) -> Level | None:
-        """Return the level below, or None: that of the file that an archive is, and of the same file otherwise.
-
-        ``ffr`` is not asked for it: it may have several files, and opens them itself.
-        """
-        if self.options.get("target_protocol") is None or self.protocol == "ffr":
-            return None
-        path, root = self.path, self.options.get("fo")
-        if self.protocol == "dir":
-            path = f"{(self.options.get('path') or root or '').rstrip('/')}/{path}"
-        elif not self.is_cache:
-            if "fo" not in self.options:
-                return None
-            path = root or ""
-        return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
-
-    def connection(self, name: str) -> Connection:
-        """Return what connects to the file. name: for messages."""
-
-        def find() -> tuple[Any, str]:
-            try:
-                return fsspec.filesystem(self.protocol, **self.options), self.path
-            except (ImportError, ValueError) as error:
-                raise UsageError(f"{name}: {said_by(error)}") from None
-
-        levels = levels_below(self)
-        last = levels[-1]
-        if len(levels) == 1:
-            return Connection(
-                find, [self.protocol], f"{self.protocol} {self.options if is_plain(self.options) else next(_numbers)}"
-            )
-        bottom = last.connection(name)
-        roots = [level.connection(name) for level in levels[1:-1] if level.protocol == "dir"]
-        made = Connection(find, {level.protocol for level in levels}, bottom.host, bottom, roots)
-        if any(level.protocol != "dir" for level in levels[:-1]):
-            made.archive = bottom
-        return made
-
-
-def is_plain(value: Any) -> bool:
-    """Return whether a repr tells all of a value."""
-    if isinstance(value, dict):
-        return all(is_plain(item) for item in (*value.keys(), *value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(is_plain(item) for item in value)
-    return value is None or type(value) in (str, bytes, int, float, bool)
-
-
 def levels_of(url: str, name: str) -> list[Level]:
     """Return the levels of a URL. Raises as ``connect``.
 
@@ -93,40 +32,6 @@ def levels_of(url: str, name: str) -> list[Level]:
     """
     top, path = connect(f"{_PROTOCOL}://::{url}", name)
     return levels_below(Level(_PROTOCOL, path, top.storage_options))[1:]
-
-
-def levels_below(top: Level) -> list[Level]:
-    """Return a level and those below it."""
-    levels = [top]
-    while (level := levels[-1].below()) is not None:
-        levels.append(level)
-    return levels
-
-
-class _Bytes(io.RawIOBase):
-    """A copy as a file object with a position of its own."""
-
-    def __init__(self, copy: FsspecCopy) -> None:
-        super().__init__()
-        self._copy, self._at = copy, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._copy.size}[whence]
-        if position < 0:
-            raise ValueError(f"a position before the start: {position}")
-        self._at = position
-        return position
-
-    def readinto(self, buffer: Any) -> int:
-        found = self._copy.read_at(self._at, np.frombuffer(buffer, np.uint8))
-        self._at += found
-        return found
 
 
 class _Copies(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -140,7 +45,7 @@ class _Copies(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         return {**copy.version, "name": path, "size": copy.size, "type": "file"}
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
-        return io.BufferedReader(_Bytes(self._find(path)))
+        return io.BufferedReader(self._find(path).stream())
 
     def _find(self, path: str) -> FsspecCopy:
         if (copy := _copies.get(self._strip_protocol(path))) is None:
