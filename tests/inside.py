@@ -23,6 +23,7 @@ fffs.granular.resuming_writers
 fffs.granular.sample_sources
 fffs.base.descriptors
 fffs.torch.disk
+fffs.files.fsspec_host
 fffs.torch.elastic
 fffs.cluster.lease
 fffs.cli.checks.file_checks=doctor_files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import os
 import sys
@@ -18,6 +20,7 @@ import fsspec
 import pytest
 from builders import record_file
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from inside import fsspec_host
 
 import fffs
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError
@@ -41,8 +44,13 @@ class Connected(AbstractFileSystem):
         self.busy = threading.Lock()
 
     def _require_connection(self) -> None:
-        if self not in self.connections:
+        if not self.is_connected:
             raise OSError("Socket is closed")
+
+    @property
+    def is_connected(self) -> bool:
+        """By identity: fsspec calls those equal that have the same options."""
+        return any(other is self for other in self.connections)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         self._require_connection()
@@ -64,6 +72,8 @@ class Connected(AbstractFileSystem):
             time.sleep(0.001)
             if path in self.damaged:
                 raise OSError("disk error")
+            if path not in self.files:
+                raise FileNotFoundError(path)
             return self.files[path][0][start:end]
         finally:
             self.busy.release()
@@ -150,8 +160,8 @@ def test_a_lost_connection_of_a_folder() -> None:
 @pytest.mark.parametrize("url", URLS[:3])
 def test_a_server_that_is_down_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads fail then, without connecting for each. They do not fail when it is back."""
-    now = [100.0]
-    monkeypatch.setattr("fffs.files.fsspec_connection.time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    now = [time.monotonic() + 1000]
+    monkeypatch.setattr("fffs.files.fsspec_host.time", types.SimpleNamespace(monotonic=lambda: now[0]))
     with fffs.FileReader(url) as reader:
         Connected.connections.clear()
         Connected.is_up[0] = False
@@ -290,7 +300,6 @@ def test_other_file_systems_of_the_program_stay() -> None:
         Connected.connections.clear()
         assert _read(reader) == EXPECTED
         assert fsspec.filesystem("connected", host="other") is other
-        assert fsspec.filesystem("connected") is Connected.connections[-1]
 
 
 def test_threads_that_lose_a_connection_make_one() -> None:
@@ -304,3 +313,217 @@ def test_threads_that_lose_a_connection_make_one() -> None:
             thread.join()
     assert found == [EXPECTED] * 8
     assert len(Connected.connections) == 1
+
+
+def test_a_connection_that_answers_for_other_files_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def info(self: Connected, path: str, **kwargs: Any) -> dict[str, Any]:
+        if path in Connected.damaged:
+            raise OSError("disk error")
+        return original(self, path, **kwargs)
+
+    original = Connected.info
+    monkeypatch.setattr(Connected, "info", info)
+    with fffs.FileReader(URLS[0]) as reader, fffs.FileReader("connected://d/q.ffr") as other:
+        _read(other)
+        Connected.damaged.append("d/p.ffr")
+        for _ in range(5):
+            with pytest.raises(ReadError, match="disk error"):
+                reader.read([0])
+        del Connected.connections[1:]  # those that were tried
+        assert _read(other) == EXPECTED
+        assert len(Connected.connections) == 1
+
+
+# ---------------------------------------------------------------- those that are made for fffs alone
+
+
+class Control:
+    """The connection of ftplib."""
+
+    def __init__(self, fs: Own) -> None:
+        self.fs = fs
+
+    def voidcmd(self, command: str) -> None:
+        assert command == "NOOP"
+        self.fs._require_connection()
+
+    def close(self) -> None:
+        Connected.connections[:] = [other for other in Connected.connections if other is not self.fs]
+
+
+class OpenFile(io.BytesIO):
+    """A file of the server, which has to be closed over the connection that it was opened by."""
+
+    opened: ClassVar[list[int]] = []
+    closed: ClassVar[list[int]] = []
+
+    def __init__(self, fs: Own, data: bytes) -> None:
+        super().__init__(data)
+        self.fs = fs
+        self.opened.append(id(self))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.fs._require_connection()
+        return super().read(size)
+
+    def __del__(self) -> None:
+        self.closed.append(id(self))
+
+
+class Own(Connected):
+    """As that of FTP, which keeps listings by folders, and takes what is no answer for a file that is missing."""
+
+    protocol = "ftp"
+
+    def __init__(self, host: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.ftp = Control(self)
+        self.listings: dict[str, dict[str, Any]] = {}
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        return {"host": "here"}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("ftp://here/")
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        folder = os.path.dirname(path)
+        if folder not in self.listings:
+            if not self.is_connected:
+                raise FileNotFoundError(path)
+            self.listings[folder] = {
+                name: super(Own, self).info(name) for name in self.files if os.path.dirname(name) == folder
+            }
+        if path not in self.listings[folder]:
+            raise FileNotFoundError(path)
+        found: dict[str, Any] = self.listings[folder][path]
+        return found
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        self.listings.clear()
+        self.info(path)
+        return super().cat_file(path, start, end)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        if path is None:
+            self.listings.clear()
+        self.listings.pop(path or "", None)
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        self.info(path)
+        return OpenFile(self, self.files[path][0])
+
+
+@pytest.fixture
+def ftp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The protocol ``ftp`` is that of Own."""
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "ftp", Own)
+    Own.clear_instance_cache()
+    yield
+    fsspec_host._found.clear()
+    gc.collect()
+    OpenFile.opened.clear()
+    OpenFile.closed.clear()
+
+
+OWN = ["ftp://here/p.{}", "zip://p.{}::ftp://here/x.zip", "tar://p.{}::ftp://here/x.tar"]
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("kind", ["ffr", "bag"])
+@pytest.mark.parametrize("url", OWN)
+def test_an_idle_connection_that_the_server_ended(url: str, kind: str) -> None:
+    with fffs.open(url.format(kind), format=None if kind == "ffr" else kind) as reader:
+        for _ in range(3):
+            Connected.connections.clear()
+            assert _read(reader) == EXPECTED
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("url", OWN)
+def test_a_file_that_was_replaced_and_whose_folder_was_listed_before(url: str, tmp_path: Path) -> None:
+    with fffs.open(url.format("bag"), format="bag") as reader:
+        _put(OTHERS, 2, tmp_path)
+        with pytest.raises(SourceChangedError, match="changed while it was open"):
+            reader.read([0])
+        with fffs.open(url.format("bag"), format="bag") as again:
+            assert bytes(again.read_one(0)) == OTHERS[0]
+
+
+@pytest.mark.usefixtures("ftp")
+def test_that_of_the_program_is_neither_used_nor_closed() -> None:
+    theirs = fsspec.filesystem("ftp", host="here")
+    with fffs.FileReader(OWN[0].format("ffr")) as reader:
+        assert len(Connected.connections) == 2
+        del Connected.connections[-1]
+        assert _read(reader) == EXPECTED
+        assert theirs.is_connected
+        assert fsspec.filesystem("ftp", host="here") is theirs
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("error", [TimeoutError("silent"), KeyboardInterrupt()])
+def test_no_late_answer_is_taken_for_that_to_another_question(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cat_file(self: Own, path: str, **kwargs: Any) -> bytes:
+        if not failed:
+            failed.append(self)
+            raise error
+        return Connected.cat_file(self, path, **kwargs)
+
+    failed: list[Own] = []
+    with fffs.FileReader(OWN[0].format("ffr")) as reader:
+        monkeypatch.setattr(Own, "cat_file", cat_file)
+        with contextlib.suppress(KeyboardInterrupt):
+            _read(reader)
+        assert _read(reader) == EXPECTED
+        assert len(Connected.connections) == 1
+        assert not failed[0].is_connected
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("url", OWN[1:])
+def test_files_that_archives_are_opened_from_are_closed(url: str) -> None:
+    for _ in range(10):
+        with fffs.FileReader(url.format("ffr")) as reader:
+            assert _read(reader) == EXPECTED
+        del reader
+        gc.collect()
+    assert len(OpenFile.opened) - len(OpenFile.closed) <= 2
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("url", OWN[1:])
+def test_a_child_of_fork_closes_none_of_its_parent(url: str) -> None:
+    """It would speak over the connection of the parent."""
+    reader = fffs.FileReader(url.format("ffr"))
+    assert _read(reader) == EXPECTED
+    theirs = set(OpenFile.opened) - set(OpenFile.closed)
+    assert theirs
+    if (child := os.fork()) == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            assert _read(reader) == EXPECTED
+            assert len(Connected.connections) == 2
+            reader.close()
+            del reader
+            fsspec_host._found.clear()
+            gc.collect()
+            status = 0 if theirs.isdisjoint(OpenFile.closed) else 2
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert _read(reader) == EXPECTED
+    reader.close()
+
+
+@pytest.mark.usefixtures("ftp")
+def test_other_options_are_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "me"})
+    with fffs.FileReader(OWN[0].format("ffr")), fffs.FileReader(OWN[0].format("ffr")):
+        assert len(Connected.connections) == 1
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "you"})
+        with fffs.FileReader(OWN[0].format("ffr")):
+            assert [fs.storage_options.get("username") for fs in Connected.connections] == ["me", "you"]

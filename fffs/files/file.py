@@ -8,7 +8,7 @@ import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -252,10 +252,20 @@ def memory(address: int, size: int) -> UInt8Array:
     return np.frombuffer(ffi.buffer(ffi.cast("uint8_t *", address), size), np.uint8)
 
 
+class Readable(Protocol):
+    """What a FileStream reads."""
+
+    size: int
+
+    def read_at(self, offset: int, dest: UInt8Array, /) -> int:
+        """Read into ``dest``, and return how many bytes the file had. Raises if it cannot be read."""
+        ...
+
+
 class FileStream(io.RawIOBase):
     """A File as a raw binary file object with a position of its own. Closing it leaves the file open."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: Readable) -> None:
         super().__init__()
         self._file, self._place = file, 0
 

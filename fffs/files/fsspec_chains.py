@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fffs.base.importing import importing
 from fffs.errors import UsageError
 from fffs.files.fsspec_connection import Connection
-from fffs.files.fsspec_systems import FILE_CACHES, import_fsspec, said_by
+from fffs.files.fsspec_host import HostFile, find_host, has_host
+from fffs.files.fsspec_systems import FILE_CACHES, connect, import_fsspec, said_by
 
-_numbers: Final[Iterator[int]] = itertools.count()
+if TYPE_CHECKING:
+    from fffs.files.fsspec_own import OwnFile
 
 
 class Level(NamedTuple):
@@ -34,46 +36,75 @@ class Level(NamedTuple):
             return None
         path, root = self.path, self.options.get("fo")
         if self.protocol == "dir":
-            path = f"{(self.options.get('path') or root or '').rstrip('/')}/{path}"
+            root = self.options.get("path") or root or ""
+            path = f"{root.rstrip('/')}/{path}" if root and path else root or path
         elif not self.is_cache:
             if "fo" not in self.options:
                 return None
             path = root or ""
         return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
 
-    def connection(self, name: str) -> Connection:
-        """Return what connects to the file. name: for messages."""
-
-        def find() -> tuple[Any, str]:
-            try:
-                return import_fsspec(name).filesystem(self.protocol, **self.options), self.path
-            except (ImportError, ValueError) as error:
-                raise UsageError(f"{name}: {said_by(error)}") from None
-
-        levels = levels_below(self)
-        if len(levels) == 1:
-            host = f"{self.protocol} {self.options if is_plain(self.options) else next(_numbers)}"
-            return Connection(find, [self.protocol], host)
-        bottom = levels[-1].connection(name)
-        roots = [level.connection(name) for level in levels[1:-1] if level.protocol == "dir"]
-        made = Connection(find, {level.protocol for level in levels}, bottom.host, bottom, roots)
-        if any(level.protocol != "dir" for level in levels[:-1]):
-            made.archive = bottom
-        return made
-
-
-def is_plain(value: Any) -> bool:
-    """Return whether a repr tells all of a value."""
-    if isinstance(value, dict):
-        return all(is_plain(item) for item in (*value.keys(), *value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(is_plain(item) for item in value)
-    return value is None or type(value) in (str, bytes, int, float, bool)
-
 
 def levels_below(top: Level) -> list[Level]:
-    """Return a level and those below it."""
+    """Return a level and those below it, without ``dir``, of which the level below has the same file."""
     levels = [top]
     while (level := levels[-1].below()) is not None:
+        if levels[-1].protocol == "dir":
+            levels.pop()
         levels.append(level)
     return levels
+
+
+def levels_of(url: str, name: str) -> list[Level]:
+    """Return the levels of a URL. name: for messages. Raises as ``connect``.
+
+    fsspec divides it: they are in the options of a file system at its top.
+    """
+    import_fsspec(name)
+    with importing:
+        from fffs.files.fsspec_own import PROTOCOL
+    top, path = connect(f"{PROTOCOL}://::{url}", name)
+    return levels_below(Level(PROTOCOL, path, top.storage_options))[1:]
+
+
+def connection_to(levels: Sequence[Level], name: str) -> Connection:
+    """Return what uses the file system of the first level. name: for messages."""
+    top, bottom = levels[0], levels[-1]
+    if not has_host(bottom.protocol):
+        archive = connection_to(levels[-1:], name) if len(levels) > 1 else None
+        return Connection(lambda: (_system_of(top, name, archive is not None), top.path), archive)
+    host = find_host(bottom.protocol, bottom.options, name)
+    connection = Connection(lambda: (host, bottom.path))
+    if len(levels) == 1:
+        return connection
+    return within(levels[:-1], lambda: HostFile(host, bottom.path, name), bottom.path, name, connection)
+
+
+def within(
+    outer: Sequence[Level], find: Callable[[], OwnFile], path: str, name: str, archive: Connection | None = None
+) -> Connection:
+    """Return what uses a file system in a file of fffs. outer: the levels above the file.
+
+    find: returns the file. path: of the file, for its ending. name: for messages. archive: what uses its file system.
+    """
+    with importing:
+        from fffs.files.fsspec_own import PROTOCOL, path_of
+
+    def connect_to() -> tuple[Any, str]:
+        file = find()
+        target: dict[str, Any] = {"fo": path_of(file, path), "target_protocol": PROTOCOL, "target_options": {}}
+        for level in reversed(outer):
+            options = {**level.options, **target}
+            target = {"fo": level.path, "target_protocol": level.protocol, "target_options": options}
+        return _system_of(outer[0]._replace(options=options), name, True), outer[0].path
+
+    return Connection(connect_to, archive)
+
+
+def _system_of(level: Level, name: str, is_archive: bool) -> Any:
+    # An instance that fsspec keeps would keep what it knows of the archive.
+    options = {**level.options, "skip_instance_cache": True} if is_archive else level.options
+    try:
+        return import_fsspec(name).filesystem(level.protocol, **options)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{name}: {said_by(error)}") from None

@@ -22,7 +22,7 @@ from fffs.base.paths import current_folder
 from fffs.errors import ReadError
 from fffs.files.dirfd import close
 from fffs.files.file import UInt8Array
-from fffs.files.fsspec_connection import Connection, System
+from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_file import FsspecFile
 from fffs.files.fsspec_info import size_of, tells_version, version_of
 from fffs.files.local import LocalFile
@@ -101,7 +101,7 @@ class FsspecCopy(FsspecFile):
         fd, path = tempfile.mkstemp(prefix="fffs-")
         try:
             close(fd)
-            self.using(lambda system: _get(system, path))
+            self._connection.use(lambda fs, source: fs.get_file(source, path))
             return above_standard(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         finally:
             os.unlink(path)
@@ -138,8 +138,3 @@ class FsspecCopy(FsspecFile):
     def local(self) -> Iterator[int]:
         """Yield the descriptor of the copy."""
         yield self._local.descriptor
-
-
-def _get(system: System, path: str) -> None:
-    with system.held():
-        system.fs.get_file(system.path, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from fffs.base.times import nearest_time
 from fffs.errors import AccessError, FffsError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.files.ends import HEAD, SMALL, TAIL, Ends
 from fffs.files.file import File, UInt8Array, memory
-from fffs.files.fsspec_connection import Connection, System
+from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_info import ARCHIVE, kind_of, size_of, time_of, version_of
-from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, protocols_of, said_by
+from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
 
@@ -49,7 +49,7 @@ class FsspecFile(File):
             info = self._info()
         if info.get("type") == "directory":
             raise UsageError(f"{name}: {FOLDER}")
-        self.answers_with_pages = not self._protocols().isdisjoint(WEB)
+        self.answers_with_pages = not self._connection.protocols.isdisjoint(WEB)
         self.version = version_of(info)
         self.mtime_ns = nearest_time(time_of(info))
         self.size = self.measure(info)
@@ -64,26 +64,16 @@ class FsspecFile(File):
 
     # ------------------------------------------------------------ the file system
 
-    def _protocols(self) -> set[str]:
-        return protocols_of(self._connection.system().fs)
-
-    def using(self, work: Callable[[System], Any]) -> Any:
-        """Return what is done with the file system. Raises what that raises."""
-        return self._connection.use(work, self._require_same)
-
     def _info(self) -> dict[str, Any]:
-        """Ask for the attributes, not a cache of listings."""
-        return self._checked(self.using(System.ask))
-
-    def _checked(self, found: Any) -> dict[str, Any]:
-        """Return attributes, with the version of the file that the archive is: an open archive does not see others."""
+        """Ask for the attributes, with the version of the archive: an open archive does not see others."""
+        found = self._connection.ask()
         if not isinstance(found, dict):
             raise ReadError(errno.EIO, self.name, f"its file system tells nothing of it (info is {kind_of(found)})")
         archive = self._connection.archive
         if archive is None:
             return found
         try:
-            return {**found, ARCHIVE: version_of(archive.use(System.ask))}
+            return {**found, ARCHIVE: version_of(archive.ask())}
         except Exception as error:
             if not self.version:
                 self._connection.archive = None  # nothing is told of it
@@ -91,11 +81,6 @@ class FsspecFile(File):
             if archive.is_sure:
                 raise
             raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
-
-    def _require_same(self, system: System) -> None:
-        found = system.ask()
-        if self.version and version_of(self._checked(found)) != self.version:
-            raise self.failure(errno.ESTALE)
 
     @contextlib.contextmanager
     def asking(self, detail: str = "") -> Iterator[None]:
@@ -111,20 +96,8 @@ class FsspecFile(File):
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
         """Return the bytes of ranges, or the error of each."""
-        system = self._connection.system()
-        found = _cat_ranges(system, ranges)
-        lost = [k for k, data in enumerate(found) if self._connection.is_lost(data)]
-        if lost:
-            try:
-                again = self._connection.again(system, self._require_same)
-                repeated = [] if again is None else _cat_ranges(again, [ranges[k] for k in lost])
-            except Exception as error:
-                repeated = [error] * len(lost)
-            for k, data in zip(lost, repeated, strict=False):
-                found[k] = data
-            if any(self._connection.is_lost(data) for data in repeated):
-                self._connection.failed_again()
-        return found
+        found = self._connection.cat_ranges(ranges)
+        return [_as_read(data, end - begin) for data, (begin, end) in zip(found, ranges, strict=True)]
 
     def read_at(self, offset: int, dest: UInt8Array, detail: str = "") -> int:
         """Read a range, with several requests at a time if it is large."""
@@ -229,11 +202,11 @@ class FsspecFile(File):
         else:
             return None
         try:
-            return FsspecFile(self._connection.beside(find), path, self._secrets)
+            return FsspecFile(self._connection.anew(find), path, self._secrets)
         except (SourceNotFoundError, UsageError):
             return None
         except AccessError:
-            if self._protocols().isdisjoint(HIDING):
+            if self._connection.protocols.isdisjoint(HIDING):
                 raise
             return None
 
@@ -253,34 +226,6 @@ class _Asked(FsspecFile):
     def measure(self, info: dict[str, Any]) -> int:
         """It is not read."""
         return 0
-
-
-def _cat_ranges(system: System, ranges: Sequence[tuple[int, int]]) -> list[bytes | Exception]:
-    if not system.is_async:
-        with system.lock:
-            found = [_cat(system, begin, end) for begin, end in ranges]
-    else:
-        starts, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
-        try:
-            found = system.fs.cat_ranges([system.path] * len(ranges), starts, ends, on_error="return")
-            if len(found) != len(ranges):
-                raise OSError(f"its file system returned {len(found)} ranges, not {len(ranges)}")
-        except Exception as error:
-            found = [error] * len(ranges)
-    return [_as_read(data, end - begin) for data, (begin, end) in zip(found, ranges, strict=True)]
-
-
-def _cat(system: System, begin: int, end: int) -> Any:
-    try:
-        try:
-            return system.fs.cat_file(system.path, start=begin, end=end, **system.options)
-        except TypeError:  # not all pass options on
-            if not system.options:
-                raise
-            system.options.clear()
-            return system.fs.cat_file(system.path, start=begin, end=end)
-    except Exception as error:
-        return error
 
 
 def _as_read(data: Any, size: int) -> bytes | Exception:

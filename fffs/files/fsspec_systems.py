@@ -77,6 +77,15 @@ def protocols_of(fs: Any) -> set[str]:
     return {found} if isinstance(found, str) else {str(name) for name in found or ()}
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether a repr tells all of a value."""
+    if isinstance(value, dict):
+        return all(is_plain(item) for item in (*value.keys(), *value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item) for item in value)
+    return value is None or type(value) in (str, bytes, int, float, bool)
+
+
 def no_block_cache(name: str) -> UsageError:
     """Return the exception for a file that would be read through fsspec's cache of blocks.
 

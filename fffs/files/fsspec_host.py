@@ -1,0 +1,285 @@
+"""Host: a file system of fsspec that has one connection, as those of SFTP and FTP. It is made again after it was lost.
+
+fsspec keeps the objects of such file systems, one for each thread that asks for it. Two threads must not use one at the
+same time, and once its connection is lost, it fails for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from fffs.errors import FffsError, UsageError
+from fffs.files.file import FileStream, UInt8Array
+from fffs.files.fsspec_info import size_of
+from fffs.files.fsspec_systems import FILE_CACHES, WEB, import_fsspec, is_plain, said_by
+
+_T = TypeVar("_T")
+
+SHORTEST: Final = 0.1  # seconds between attempts to connect again
+LONGEST: Final = 10.0  # the same, unless an attempt takes longer
+PATIENCE: Final = 60.0  # seconds for which a server of SFTP may be silent
+
+# Protocols whose file systems have no connection that could be lost: each request finds or opens one. Archives and
+# caches have those of the file systems below them.
+_WITHOUT: Final = (
+    WEB
+    | FILE_CACHES
+    | {"abfs", "abfss", "adl", "az", "data", "gcs", "gs", "hf", "s3", "s3a"}
+    | {"dir", "ffr", "fffs-file", "file", "libarchive", "local", "memory", "tar", "zip"}
+)
+
+# Those whose objects are made for fffs alone: who shares one may use it in another thread.
+_OWN: Final = frozenset({"sftp", "ssh", "ftp"})
+
+# What is said of the file, not of the connection.
+_OF_THE_FILE: Final = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    MemoryError,
+    NotImplementedError,
+    TypeError,
+    FffsError,
+)
+
+
+class _Connected:
+    """What a Host has in one process. All but ``done`` is changed with the lock held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.fs: Any = None
+        self.opened: dict[int, Any] = {}  # files of ``fs`` by numbers
+        self.done: deque[int] = deque()  # numbers of files that are not read any more
+        self.pause = 0.0  # seconds until the next attempt after one that failed
+        self.until = 0.0  # when that is
+
+
+class Host:
+    """A file system with one connection. Thread-safe: threads use it one after the other, unless it is asynchronous.
+
+    A child of fork connects itself. What its parent had stays as it is there: closing it would speak over the
+    connection of the parent.
+    """
+
+    def __init__(self, make: Callable[[bool], Any], is_own: bool) -> None:
+        """make: returns the file system; with True, one that nobody else has. is_own: nobody is to have the first."""
+        self._make, self._is_own = make, is_own
+        self._processes: dict[int, _Connected] = {}
+        _hosts.add(self)
+
+    def _here(self) -> _Connected:
+        if (here := self._processes.get(os.getpid())) is None:
+            here = self._processes.setdefault(os.getpid(), _Connected())
+        return here
+
+    def fs(self) -> Any:
+        """Return the file system, to ask what it is. Raises what connecting raises."""
+        here = self._here()
+        if here.fs is None:
+            with here.lock:
+                if here.fs is None:
+                    here.fs = self._connect() if self._is_own else self._make(False)
+        return here.fs
+
+    def _connect(self) -> Any:
+        fs = self._make(True)
+        if self._is_own:
+            with contextlib.suppress(AttributeError):  # of SFTP, which waits for ever by default
+                fs.ftp.get_channel().settimeout(PATIENCE)
+        return fs
+
+    def _disconnect(self, fs: Any) -> None:
+        """Close the connection of SFTP or FTP: a thread of the former would keep it."""
+        for name in ("client", "ftp") if self._is_own else ():
+            with contextlib.suppress(Exception):
+                getattr(fs, name).close()
+
+    def use(self, path: str, work: Callable[[Any], _T]) -> _T:
+        """Return what is done with the file system; if that fails because the connection is lost, with a new one.
+
+        path: what is asked for to learn whether the connection is lost. Raises what ``work`` raises.
+        """
+        here, fs = self._here(), self.fs()
+        if not fs.async_impl:
+            with here.lock:
+                return self._work(here, path, work)
+        try:
+            return work(fs)
+        except Exception as error:
+            if not self.is_made_again(path, fs, error):
+                raise
+        return work(here.fs)
+
+    def is_made_again(self, path: str, fs: Any, error: Exception) -> bool:
+        """Return whether there is another file system in place of an asynchronous one that failed."""
+        here = self._here()
+        with here.lock:
+            return here.fs is not fs or self._connect_again(here, path, error)
+
+    def _work(self, here: _Connected, path: str, work: Callable[[Any], _T]) -> _T:
+        try:
+            return self._attempt(here, work)
+        except Exception as error:
+            if not self._connect_again(here, path, error):
+                raise
+        return self._attempt(here, work)
+
+    def _attempt(self, here: _Connected, work: Callable[[Any], _T]) -> _T:
+        try:
+            return work(here.fs)
+        except BaseException as error:
+            # A late answer may be taken for that to another question; and others must not wait as long.
+            if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+                self._disconnect(here.fs)
+            raise
+
+    def _connect_again(self, here: _Connected, path: str, error: Exception) -> bool:
+        """Connect again if an error means that the connection is lost. Returns whether there is another one."""
+        if isinstance(error, _OF_THE_FILE) and not (self._is_own and isinstance(error, FileNotFoundError)):
+            return False  # FTP says that there is no such file also if the server ended an idle connection
+        if time.monotonic() < here.until or (failure := self._failure_of(here.fs, path)) is None:
+            return False
+        if isinstance(failure, TimeoutError):
+            self._disconnect(here.fs)
+        begin, fs = time.monotonic(), None
+        with contextlib.suppress(Exception):  # the first error is reported
+            fs = self._connect()
+        if fs is None or self._failure_of(fs, path) is not None:
+            self._disconnect(fs)
+            here.pause = max(SHORTEST, time.monotonic() - begin, min(LONGEST, 2 * here.pause))
+            here.until = time.monotonic() + here.pause
+            return False
+        self._disconnect(here.fs)
+        here.opened.clear()
+        here.fs, here.pause, here.until = fs, 0.0, 0.0
+        return True
+
+    def _failure_of(self, fs: Any, path: str) -> Exception | None:
+        """Return None if a file system answers, be it with an error that is of the file, or what it raises."""
+        ftp: Any = getattr(fs, "ftp", None) if self._is_own else None
+        try:
+            if hasattr(ftp, "voidcmd"):  # FTP
+                ftp.voidcmd("NOOP")
+            elif hasattr(ftp, "normalize"):  # SFTP
+                ftp.normalize(".")
+            else:
+                ask(fs, path)
+        except _OF_THE_FILE:
+            return None
+        except Exception as error:
+            return error
+        return None
+
+    # ------------------------------------------------------------ files that stay open
+
+    def read(self, number: int, path: str, begin: int, end: int) -> bytes:
+        """Read a range of a file that stays open until ``release``. number: another one for each opening."""
+        here = self._here()
+        opened = here.opened
+
+        def work(fs: Any) -> bytes:
+            with contextlib.suppress(IndexError):
+                while True:
+                    opened.pop(here.done.popleft(), None)
+            try:
+                if number not in opened:
+                    opened[number] = fs.open(path, "rb")
+                opened[number].seek(begin)
+                found: bytes = opened[number].read(end - begin)
+                return found
+            except BaseException:
+                opened.pop(number, None)
+                raise
+
+        return self.use(path, work)
+
+    def release(self, number: int) -> None:
+        """Have a file closed at the next use. May be called at any moment, also by the garbage collector."""
+        self._here().done.append(number)
+
+
+_hosts: Final[weakref.WeakSet[Host]] = weakref.WeakSet()
+_of_parents: Final[list[Any]] = []
+
+
+def _keep_those_of_parent() -> None:
+    _of_parents.extend(list(host._processes.values()) for host in _hosts)
+
+
+os.register_at_fork(after_in_child=_keep_those_of_parent)
+
+
+def has_host(protocol: str) -> bool:
+    """Return whether a Host uses the file systems of a protocol."""
+    return protocol not in _WITHOUT
+
+
+def ask(fs: Any, path: str) -> Any:
+    """Return the attributes of a file, of no cache of listings: that of the folder is below another path."""
+    fs.invalidate_cache()
+    return fs.info(path)
+
+
+# ---------------------------------------------------------------- the hosts of this process
+
+_found: Final[dict[tuple[str, str], Host]] = {}
+
+
+def find_host(protocol: str, options: dict[str, Any], name: str) -> Host:
+    """Return the Host of a file system: the same for the same options. name: of a file, for messages.
+
+    Raises UsageError: fsspec does not know the protocol.
+    """
+    fsspec = import_fsspec(name)
+    try:
+        kind = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{name}: {said_by(error)}") from None
+    names = {kind.protocol} if isinstance(kind.protocol, str) else set(kind.protocol)
+
+    def make(skip: bool) -> Any:
+        return kind(**options, skip_instance_cache=True) if skip else kind(**options)
+
+    host = Host(make, not kind.async_impl and not names.isdisjoint(_OWN))
+    all_options = fsspec.config.apply_config(kind, options)
+    if not kind.cachable or not is_plain(all_options):
+        return host
+    return _found.setdefault((f"{kind.__module__}.{kind.__qualname__}", repr(sorted(all_options.items()))), host)
+
+
+# ---------------------------------------------------------------- archives
+
+_numbers: Final[Iterator[int]] = itertools.count()
+
+
+class HostFile:
+    """A file of a Host that an archive is opened from: one file object of its file system in each process."""
+
+    def __init__(self, host: Host, path: str, name: str) -> None:
+        """Ask for the size. name: for messages. Raises what the file system raises, and as ``size_of``."""
+        self.size = size_of(host.use(path, lambda fs: ask(fs, path)), name)
+        self._host, self._path, self._number = host, path, next(_numbers)
+        weakref.finalize(self, host.release, self._number).atexit = False
+
+    def read_at(self, offset: int, dest: UInt8Array, /) -> int:
+        """See ``Readable``. Raises what the file system raises."""
+        data = self._host.read(self._number, self._path, offset, min(offset + len(dest), self.size))
+        dest[: len(data)] = np.frombuffer(data, np.uint8)
+        return len(data)
+
+    def stream(self) -> io.RawIOBase:
+        """Return a file object, which keeps this one alive."""
+        return FileStream(self)
