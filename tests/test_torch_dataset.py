@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -88,7 +89,10 @@ def test_process_that_returns_fewer_or_more_samples_than_records_gives_a_warning
     for kind in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
         with pytest.warns(UserWarning, match=message):
             assert len(next(iter(kind(dataset, 3)))) == count
-    with pytest.raises(ValueError, match="zip"), pytest.warns(UserWarning, match=message):
+    with (
+        pytest.raises(UsageError, match=f"returned {count} samples for 3 records"),
+        pytest.warns(UserWarning, match=message),
+    ):
         (dataset + Dataset(path))[[0, 1, 2]]
 
 
@@ -206,6 +210,90 @@ def test_readers_among_the_attributes_are_known(path: Path) -> None:
     assert four.ffreaders() == [four.one, four.two]
     assert len(Subset(Dataset(path), [1]).ffreaders()) == 1
     assert len((Dataset(path) + Dataset(path)).ffreaders()) == 2
+
+
+def test_data_sets_may_refer_to_each_other(path: Path) -> None:
+    train, validation = Dataset(path), Dataset(path)
+    train.half = Subset(train, range(10))  # type: ignore[attr-defined]
+    train.validation, validation.train = validation, train  # type: ignore[attr-defined]
+    both = train + validation
+    validation.both = both  # type: ignore[attr-defined]
+    assert set(train.ffreaders()) == set(both.ffreaders()) == {train.reader, validation.reader}
+    assert len(list(fffs.torch.DataLoader(train, batch_size=5))) == 4
+    assert train.ffreaders()[0] is train.reader
+
+
+class Batched(Dataset):
+    """Whose batches are not what its items are."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [bytes(record[:4]) for record in super().__getitems__(indices)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("loader", [fffs.torch.DataLoader, torch.utils.data.DataLoader])
+def test_batches_of_a_data_set_that_makes_its_own(path: Path, loader: Any, workers: int) -> None:
+    batched = Batched(path)
+    expected = [bytes(record[:4]) for record in Dataset(path)[:20]]
+    both = batched + batched
+    for dataset in (
+        batched,
+        Subset(batched, range(20)),
+        Subset(both, range(20, 40)),
+        torch.utils.data.Subset(batched, range(20)),
+    ):
+        found = [sample for batch in loader(dataset, batch_size=7, num_workers=workers) for sample in batch]
+        assert found == expected
+
+
+def test_a_single_sample_comes_once_through_getitem_of_a_subclass(path: Path) -> None:
+    class Counting(Dataset):
+        def __getitem__(self, indices: Any) -> Any:
+            found = super().__getitem__(indices)
+            return [len(record) for record in found] if isinstance(found, list) else len(found)
+
+    counting = Counting(path)
+    assert (
+        counting[3]
+        == counting[[3]][0]
+        == Subset(counting, [3])[0]
+        == (counting + counting)[23]
+        == len(Dataset(path)[3])
+    )
+    assert Subset(Batched(path), [3])[0].tolist() == Dataset(path)[3].tolist()
+
+
+@pytest.mark.parametrize(
+    ("result", "named"), [({"x": 1, "y": 2}, "dict"), ("ab", "str"), ([1], "1 sample"), (5, "int")]
+)
+def test_data_sets_that_return_no_samples_cannot_be_joined(path: Path, result: Any, named: str) -> None:
+    class Whole(Dataset):
+        def process(self, indices: Any, data: Any) -> Any:
+            return result
+
+    with pytest.warns(UserWarning, match="1 sample") if named == "1 sample" else contextlib.nullcontext():
+        assert Subset(Whole(path), [0, 1])[[0, 1]] == result
+    with pytest.warns(UserWarning, match="1 sample") if named == "1 sample" else contextlib.nullcontext():
+        with pytest.raises(UsageError, match=f"Whole returned {named} for 2 records"):
+            (Dataset(path) + Whole(path))[[20, 21]]
+
+
+class Reversed(fffs.FileReader):
+    """A reader whose records are not those of the file."""
+
+    def read(self, *arguments: Any, **options: Any) -> Any:
+        return [record[::-1].copy() for record in super().read(*arguments, **options)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reader_of_the_users_makes_the_samples_of_every_loader(path: Path, workers: int) -> None:
+    dataset = Dataset(path)
+    dataset.reader = Reversed(path)
+    for loader in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
+        found = [
+            bytes(record.numpy()) for batch in loader(dataset, batch_size=1, num_workers=workers) for record in batch
+        ]
+        assert found == [bytes(record[::-1]) for record in Dataset(path)[:20]]
 
 
 def test_copies_and_pickles_read_the_same(path: Path) -> None:

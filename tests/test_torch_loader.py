@@ -20,6 +20,7 @@ import torch
 import torch.utils.data
 from inside import joined_index
 from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torch_samples import (
     WARNINGS,
     BatchCounter,
@@ -312,6 +313,53 @@ def _lengths(samples: list[Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- random numbers
+
+
+def _half(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(item) for item in batch]).to(torch.float16)
+
+
+class Arrays(Dataset):
+    def process(self, indices: Any, data: Any) -> Any:
+        return [(np.arange(i % 3 + 1), torch.arange(i % 3 + 1)) for i in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kinds", [[torch.Tensor], [np.ndarray, torch.Tensor]])
+@pytest.mark.parametrize("style", [Dataset, Arrays])
+def test_the_programs_own_functions_of_torchs_collate_are_called(
+    ragged: Path, style: Any, kinds: list[Any], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in kinds:
+        monkeypatch.setitem(default_collate_fn_map, kind, _half)
+    expected = torch.utils.data.DataLoader(style(ragged), batch_size=5, num_workers=0)
+    loader = DataLoader(style(ragged), batch_size=5, num_workers=workers)
+    for found, wanted in zip(loader, expected, strict=True):
+        for tensor, other in zip(*(batch if style is Arrays else [batch] for batch in (found, wanted)), strict=True):
+            assert tensor.dtype == torch.float16
+            assert torch.equal(tensor, other)
+
+
+class Endless(list[list[int]]):
+    """Makes another sampler at each question."""
+
+    @property
+    def sampler(self) -> Any:
+        return Endless(self)
+
+
+class Itself(list[list[int]]):
+    """Offers itself to trainers that look for ``batch_sampler.sampler.set_epoch``."""
+
+    @property
+    def sampler(self) -> Any:
+        return self
+
+
+@pytest.mark.parametrize("kind", [Itself, Endless])
+def test_samplers_that_lead_to_no_end(path: Path, kind: Any) -> None:
+    loader = DataLoader(Numbers(path), batch_sampler=kind([[0, 1], [2]]))
+    assert plain(loader) == plain(torch.utils.data.DataLoader(Numbers(path), batch_sampler=kind([[0, 1], [2]])))
 
 
 def test_augmentations_do_not_depend_on_the_number_of_workers(path: Path) -> None:

@@ -6,14 +6,14 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.random as random_of_numpy
 import torch
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as collate_with  # documented, although in a private module
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate_numpy_array_fn, collate_tensor_fn, default_collate_fn_map
 
 from fffs.native import lib
 from fffs.reader import FileReader
@@ -178,10 +178,20 @@ def _is_matrix(records: Records, size: int) -> bool:
 # ---------------------------------------------------------------- tensors into an arena
 
 
+# Quantized numbers, and those of less than a byte, cannot be copied as numbers; torch may view any tensor as such.
+_DTYPES: Final = frozenset(
+    dtype
+    for bits in (8, 16, 32, 64, 128)
+    for kind in ("bool", "bfloat", "int", "uint", "float", "complex")
+    if isinstance(dtype := getattr(torch, kind if kind == "bool" else f"{kind}{bits}", None), torch.dtype)
+) | {getattr(torch, name) for name in dir(torch) if name.startswith("float8_")}
+
+
 def _can_move(tensor: Any) -> bool:
     """Return whether a plain copy of the numbers can replace the tensor."""
     return (
         type(tensor) is torch.Tensor
+        and tensor.dtype in _DTYPES
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
@@ -238,7 +248,16 @@ def _into(parcel: Parcel) -> dict[Any, Callable[..., Any]]:
         return lambda batch, *, collate_fn_map=None: _copy(function(batch, collate_fn_map=collate_fn_map), parcel)
 
     ours = {kind: moved(function) for kind, function in default_collate_fn_map.items()}
-    return {**ours, torch.Tensor: stack, np.ndarray: stack_arrays}
+    return {**ours, torch.Tensor: stack, np.ndarray: stack_arrays} if stacks_arrays() else ours
+
+
+def stacks_arrays() -> bool:
+    """Return whether tensors and arrays are collated by torch's own functions: programs may put others in their place.
+
+    That for arrays calls that for tensors.
+    """
+    functions = default_collate_fn_map.get(torch.Tensor), default_collate_fn_map.get(np.ndarray)
+    return functions == (collate_tensor_fn, collate_numpy_array_fn)
 
 
 # ---------------------------------------------------------------- random numbers

@@ -15,7 +15,7 @@ from torch.utils.data import default_convert
 from fffs.errors import UsageError
 from fffs.torch.ahead import Announced, LookAhead, Told, has_fixed_order
 from fffs.torch.arena import Arena, settle
-from fffs.torch.batch import Collate, RestoredGenerators
+from fffs.torch.batch import Collate, RestoredGenerators, stacks_arrays
 from fffs.torch.dataset import Dataset
 from fffs.torch.elastic import ElasticBatchSampler
 from fffs.torch.elastic_order import ElasticOrder
@@ -112,8 +112,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         if not isinstance(dataset, torch.utils.data.IterableDataset):
             # Without batches, torch does not call __getitems__, so that of a user need not accept a single sample.
-            own = isinstance(dataset, Dataset) and type(dataset).__getitems__ is not Dataset.__getitems__
-            self._ours = isinstance(dataset, Dataset) and not (one_by_one and own)
+            self._ours = isinstance(dataset, Dataset) and not (one_by_one and dataset.has_own_batches)
             order = self.sampler if self.batch_sampler is None else self.batch_sampler
             look_ahead: Callable[..., LookAhead] | None = None
             if self._ours and has_fixed_order(order):
@@ -149,7 +148,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def _kind(self) -> Kind:
         collate: Any = self.collate_fn
-        return Kind.PLAIN if not self._ours else Kind.SEEDED if collate.users else Kind.JOINED
+        if not self._ours:
+            return Kind.PLAIN
+        return Kind.JOINED if collate.users is None and stacks_arrays() else Kind.SEEDED
 
     def __iter__(self) -> Any:
         self._end_killed_workers()

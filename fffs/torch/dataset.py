@@ -6,8 +6,9 @@ import bisect
 import contextlib
 import itertools
 import operator
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,16 @@ def several(indices: Any, count: int) -> list[Any] | None:
     return None
 
 
+def _function(owner: Any, name: str) -> Any:
+    """Return the function of a method, or None: a function may be set on the object itself."""
+    return getattr(getattr(owner, name), "__func__", None)
+
+
+def _batch_of(dataset: Dataset, indices: list[int]) -> Any:
+    """Return a batch of a data set, as a DataLoader gets it."""
+    return dataset.__getitems__(indices) if getattr(dataset, "has_own_batches", False) else dataset[indices]
+
+
 class ReaderRegistry:
     """An object that can list the FileReaders among its attributes.
 
@@ -58,12 +69,30 @@ class ReaderRegistry:
 
     def ffreaders(self) -> list[FileReader]:
         """Return the readers among the attributes, followed by those of registries among the attributes."""
-        values = list(vars(self).values())
+        return self._readers_among(list(vars(self).values()))
+
+    def _readers_among(self, values: list[Any]) -> list[FileReader]:
         readers = [value for value in values if isinstance(value, FileReader)]
-        for value in values:
-            if isinstance(value, ReaderRegistry):
-                readers += value.ffreaders()
+        if any(registry is self for registry in _asking.registries):  # a split may have the data set that has it
+            return []
+        _asking.registries.append(self)
+        try:
+            for value in values:
+                if isinstance(value, ReaderRegistry):
+                    readers += value.ffreaders()
+        finally:
+            _asking.registries.pop()
         return readers
+
+
+class _Asking(threading.local):
+    """The registries whose readers a thread is listing."""
+
+    def __init__(self) -> None:
+        self.registries: list[ReaderRegistry] = []
+
+
+_asking = _Asking()
 
 
 class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
@@ -134,7 +163,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         numbers = several(indices, len(self))
         if numbers is None:
-            samples = self[[operator.index(indices)]]
+            samples = Dataset.__getitem__(self, [operator.index(indices)])  # not that of a subclass, which called this
             if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
                 raise UsageError(f"{type(self).__name__}.process returned no sample for record {indices}")
             return samples[0]
@@ -161,6 +190,11 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         seed_generators(indices.seed)
         samples = self[numbers]
         return samples[0] if indices.single else samples
+
+    @property
+    def has_own_batches(self) -> bool:
+        """Whether ``__getitems__`` is overridden."""
+        return _function(self, "__getitems__") is not Dataset.__getitems__
 
     def process(self, indices: list[int], data: list[Any]) -> Any:
         """Make samples from a batch of records. To be overridden; by default, samples are the records.
@@ -209,10 +243,14 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
 
     def raw(self, indices: list[int]) -> Records | None:
         """Return the unread records of a batch, for our DataLoader; None if samples are not the records themselves."""
-        process = getattr(self.process, "__func__", None)  # a function may be set on the object itself
-        if process is not Dataset.process or type(self).__getitem__ is not Dataset.__getitem__:
+        if (
+            _function(self, "process") is not Dataset.process
+            or type(self).__getitem__ is not Dataset.__getitem__
+            or self.has_own_batches
+        ):
             return None
-        if not isinstance(self.reader, FileReader):  # other readers decode records
+        # Other readers decode records, and so may a subclass.
+        if not isinstance(self.reader, FileReader) or _function(self.reader, "read") is not FileReader.read:
             return None
         return Records(self.reader, indices, self.reader.store.index.have_one_length)
 
@@ -246,8 +284,8 @@ class Subset(Dataset):
         """As in the data set, with indices into the subset."""
         numbers = several(indices, len(self))
         if numbers is None:
-            return self[[operator.index(indices)]][0]
-        return self.dataset[self._of_dataset(numbers)]
+            return self.dataset[self._of_dataset([operator.index(indices)])][0]
+        return _batch_of(self.dataset, self._of_dataset(numbers))
 
     def announce(self, indices: list[int]) -> None:
         """As in the data set."""
@@ -315,14 +353,25 @@ class ConcatDataset(Dataset):
         """As in a data set, with indices numbered through. Each data set is read in one batch."""
         numbers = several(indices, len(self))
         if numbers is None:
-            return self[[operator.index(indices)]][0]
+            k, number = self._locate(indices)
+            return self.datasets[k][[number]][0]
         samples: list[Any] = [None] * len(numbers)
         for k, pairs in sorted(self._by_dataset(numbers).items()):
-            found = self.datasets[k][[number for _, number in pairs]]
+            found = _batch_of(self.datasets[k], [number for _, number in pairs])
+            self._require_samples(found, len(pairs), self.datasets[k])
             for (place, _), sample in zip(pairs, found, strict=True):
                 samples[place] = sample
         return samples
 
+    @staticmethod
+    def _require_samples(found: Any, count: int, dataset: Dataset) -> None:
+        is_sequence = not isinstance(found, (Mapping, str, bytes)) and hasattr(found, "__len__")
+        if not is_sequence or len(found) != count:
+            raise UsageError(
+                f"data sets that are joined return one sample for each record, and {type(dataset).__name__} returned "
+                f"{plural(len(found), 'sample') if is_sequence else type(found).__name__} for {plural(count, 'record')}"
+            )
+
     def ffreaders(self) -> list[FileReader]:
         """Return the readers of all data sets."""
-        return [reader for dataset in self.datasets for reader in dataset.ffreaders()]
+        return self._readers_among(list(self.datasets))

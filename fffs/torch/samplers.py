@@ -40,6 +40,7 @@ SETTINGS = (
     "num_samples",
     "total_size",
 )
+_DEEPEST = 16  # samplers: one may make another object at each question
 RANK = "DistributedSampler.rank"  # the name of the rank in ``settings``
 
 
@@ -53,8 +54,11 @@ class Samplers:
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self._all = [sampler]
-        while hasattr(self._all[-1], "sampler"):
-            self._all.append(self._all[-1].sampler)
+        while hasattr(self._all[-1], "sampler") and len(self._all) < _DEEPEST:
+            inner = self._all[-1].sampler
+            if any(inner is outer for outer in self._all):  # trainers look for set_epoch at ``batch_sampler.sampler``
+                break
+            self._all.append(inner)
         *wrappers, leaf = self._all
         self.known = type(leaf) in KNOWN and all(type(wrapper) is BatchSampler for wrapper in wrappers)
         found = [getattr(one, "generator", None) for one in reversed(self._all)]
