@@ -23,7 +23,8 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from inside import fsspec_host
 
 import fffs
-from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError
+from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
+from fffs.fsspec import FfrFileSystem
 
 
 class Connected(AbstractFileSystem):
@@ -256,31 +257,6 @@ def test_a_file_that_is_gone_when_the_connection_is_back() -> None:
         Connected.files.clear()
         with pytest.raises(SourceNotFoundError, match="there is no such file any more"):
             reader.read([1])
-
-
-@pytest.mark.parametrize(
-    "urls", [["zip://p.bag::connected://x.zip"] * 4, ["connected://p.bag", "connected://d/p.bag"] * 2]
-)
-def test_threads_do_not_use_a_connection_at_the_same_time(urls: list[str]) -> None:
-    """Nor for files that have it in common, and for questions about the archive."""
-    errors: list[BaseException] = []
-    readers = {url: fffs.open(url, format="bag") for url in urls}
-
-    def read(reader: Any) -> None:
-        try:
-            for _ in range(10):
-                assert _read(reader) == EXPECTED
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=read, args=(readers[url],)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for reader in readers.values():
-        reader.close()
-    assert errors == []
 
 
 @pytest.mark.parametrize("url", URLS[:3])
@@ -527,3 +503,98 @@ def test_other_options_are_another_connection(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "you"})
         with fffs.FileReader(OWN[0].format("ffr")):
             assert [fs.storage_options.get("username") for fs in Connected.connections] == ["me", "you"]
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["zip://p.bag::connected://x.zip"] * 4,
+        ["zip://p.bag::ftp://here/x.zip"] * 4,
+        ["ftp://here/p.bag", "ftp://here/d/p.bag", "zip://p.bag::ftp://here/x.zip", "tar://p.bag::ftp://here/x.tar"],
+    ],
+)
+def test_threads_do_not_use_a_connection_at_the_same_time(urls: list[str]) -> None:
+    """Nor for files that have it in common, and for questions about the archive."""
+    errors: list[BaseException] = []
+    readers = {url: fffs.open(url, format="bag") for url in urls}
+
+    def read(reader: Any) -> None:
+        try:
+            for _ in range(10):
+                assert _read(reader) == EXPECTED
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read, args=(readers[url],)) for url in urls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for reader in readers.values():
+        reader.close()
+    assert errors == []
+
+
+def test_files_of_others_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their file systems may be thread-safe."""
+    both = threading.Barrier(2, timeout=20)
+
+    def cat_file(self: Connected, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        both.wait()
+        return self.files[path][0][start:end]
+
+    readers = [fffs.open(f"connected://{name}", format="bag") for name in ("p.bag", "d/p.bag")]
+    monkeypatch.setattr(Connected, "cat_file", cat_file)
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda reader=reader: found.append(bytes(reader.read_one(0)))) for reader in readers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for reader in readers:
+        reader.close()
+    assert found == [b"one", b"one"]
+
+
+@pytest.mark.usefixtures("ftp")
+def test_another_configuration_makes_no_connection_for_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may name another user."""
+    monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "me"})
+    with fffs.FileReader(OWN[0].format("ffr")) as reader:
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "you"})
+        Connected.connections.clear()
+        with pytest.raises(ReadError, match="record 2: OSError: Socket is closed"):
+            _read(reader)
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "me"})
+        time.sleep(fsspec_host.SHORTEST)
+        assert _read(reader) == EXPECTED
+        assert {fs.storage_options["username"] for fs in Connected.connections} == {"me"}
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize(
+    ("make", "kept"), [(lambda: test_options_that_are_objects, 1), (lambda: Path("/key"), 1), (lambda: bytearray(1), 0)]
+)
+def test_options_that_are_objects(make: Any, kept: int) -> None:
+    """Equal ones have one connection. One of an option that cannot be hashed is closed with the file."""
+    for _ in range(5):
+        options = {"host": "here", "key": make()}
+        fs = fsspec.filesystem("ffr", fo="d/p.ffr", target_protocol="ftp", target_options=options)
+        assert fs.cat_file(min(fs.find(""))) == RECORDS[0]
+        fs.close()
+        del fs, options
+        FfrFileSystem.clear_instance_cache()
+        gc.collect()
+    assert len(Connected.connections) == kept
+
+
+@pytest.mark.parametrize("path", ["../p.ffr", "/../p.ffr", "x/../../p.ffr"])
+@pytest.mark.parametrize("below", ["connected://d", "memory://d", "file:///tmp", "zip://d::connected://x.zip"])
+def test_no_path_leads_out_of_a_folder(below: str, path: str) -> None:
+    """Programs take ``dir`` for a boundary, as fsspec does for local files."""
+    for prefix in ("", "simplecache::"):
+        with pytest.raises(UsageError, match="leads out of the folder"):
+            fffs.FileReader(f"{prefix}dir://{path}::{below}")

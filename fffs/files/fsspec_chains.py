@@ -30,12 +30,14 @@ class Level(NamedTuple):
     def below(self) -> Level | None:
         """Return the level below, or None: that of the file that an archive is, and of the same file otherwise.
 
-        ``ffr`` is not asked for it: it may have several files, and opens them itself.
+        ``ffr`` is not asked for it: it may have several files, and opens them itself. Raises UsageError: the path leads
+        out of the folder that ``dir`` shows.
         """
         if self.options.get("target_protocol") is None or self.protocol == "ffr":
             return None
         path, root = self.path, self.options.get("fo")
         if self.protocol == "dir":
+            _require_inside(path)
             root = self.options.get("path") or root or ""
             path = f"{root.rstrip('/')}/{path}" if root and path else root or path
         elif not self.is_cache:
@@ -43,6 +45,15 @@ class Level(NamedTuple):
                 return None
             path = root or ""
         return Level(self.options["target_protocol"], path, self.options.get("target_options") or {})
+
+
+def _require_inside(path: str) -> None:
+    """Raise UsageError if a path in a folder leads out of it: programs take ``dir`` for a boundary."""
+    depth = 0
+    for part in path.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            raise UsageError(f"dir://{path}: leads out of the folder")
 
 
 def levels_below(top: Level) -> list[Level]:

@@ -22,7 +22,7 @@ import numpy as np
 from fffs.errors import FffsError, UsageError
 from fffs.files.file import FileStream, UInt8Array
 from fffs.files.fsspec_info import size_of
-from fffs.files.fsspec_systems import FILE_CACHES, WEB, import_fsspec, is_plain, said_by
+from fffs.files.fsspec_systems import FILE_CACHES, WEB, import_fsspec, said_by
 
 _T = TypeVar("_T")
 
@@ -62,6 +62,7 @@ class _Connected:
         self.lock = threading.Lock()
         self.fs: Any = None
         self.opened: dict[int, Any] = {}  # files of ``fs`` by numbers
+        self.failed: list[Any] = []  # such files after an error
         self.done: deque[int] = deque()  # numbers of files that are not read any more
         self.pause = 0.0  # seconds until the next attempt after one that failed
         self.until = 0.0  # when that is
@@ -79,6 +80,8 @@ class Host:
         self._make, self._is_own = make, is_own
         self._processes: dict[int, _Connected] = {}
         _hosts.add(self)
+        if is_own:
+            weakref.finalize(self, _end, self._processes).atexit = False
 
     def _here(self) -> _Connected:
         if (here := self._processes.get(os.getpid())) is None:
@@ -101,11 +104,12 @@ class Host:
                 fs.ftp.get_channel().settimeout(PATIENCE)
         return fs
 
-    def _disconnect(self, fs: Any) -> None:
-        """Close the connection of SFTP or FTP: a thread of the former would keep it."""
-        for name in ("client", "ftp") if self._is_own else ():
-            with contextlib.suppress(Exception):
-                getattr(fs, name).close()
+    def _disconnect(self, here: _Connected) -> None:
+        if self._is_own:
+            _close(here.fs)
+        here.failed += here.opened.values()
+        here.opened.clear()
+        _close_files(here)
 
     def use(self, path: str, work: Callable[[Any], _T]) -> _T:
         """Return what is done with the file system; if that fails because the connection is lost, with a new one.
@@ -143,27 +147,37 @@ class Host:
         except BaseException as error:
             # A late answer may be taken for that to another question; and others must not wait as long.
             if isinstance(error, TimeoutError) or not isinstance(error, Exception):
-                self._disconnect(here.fs)
+                self._disconnect(here)
             raise
 
     def _connect_again(self, here: _Connected, path: str, error: Exception) -> bool:
         """Connect again if an error means that the connection is lost. Returns whether there is another one."""
-        if isinstance(error, _OF_THE_FILE) and not (self._is_own and isinstance(error, FileNotFoundError)):
-            return False  # FTP says that there is no such file also if the server ended an idle connection
-        if time.monotonic() < here.until or (failure := self._failure_of(here.fs, path)) is None:
+        # FTP says that there is no such file also if the server ended an idle connection.
+        is_missing = self._is_own and isinstance(error, FileNotFoundError)
+        is_soon = time.monotonic() < here.until
+        if not is_missing and (is_soon or isinstance(error, _OF_THE_FILE)):
+            return False
+        if (failure := self._failure_of(here.fs, path)) is None:
             return False
         if isinstance(failure, TimeoutError):
-            self._disconnect(here.fs)
+            self._disconnect(here)
+        if not is_soon and self._replace(here, path):
+            return True
+        if is_missing:
+            raise failure
+        return False
+
+    def _replace(self, here: _Connected, path: str) -> bool:
         begin, fs = time.monotonic(), None
         with contextlib.suppress(Exception):  # the first error is reported
             fs = self._connect()
         if fs is None or self._failure_of(fs, path) is not None:
-            self._disconnect(fs)
+            if self._is_own:
+                _close(fs)
             here.pause = max(SHORTEST, time.monotonic() - begin, min(LONGEST, 2 * here.pause))
             here.until = time.monotonic() + here.pause
             return False
-        self._disconnect(here.fs)
-        here.opened.clear()
+        self._disconnect(here)
         here.fs, here.pause, here.until = fs, 0.0, 0.0
         return True
 
@@ -191,9 +205,9 @@ class Host:
         opened = here.opened
 
         def work(fs: Any) -> bytes:
-            with contextlib.suppress(IndexError):
-                while True:
-                    opened.pop(here.done.popleft(), None)
+            while here.done:
+                here.failed += filter(None, [opened.pop(here.done.popleft(), None)])
+            _close_files(here)
             try:
                 if number not in opened:
                     opened[number] = fs.open(path, "rb")
@@ -201,7 +215,7 @@ class Host:
                 found: bytes = opened[number].read(end - begin)
                 return found
             except BaseException:
-                opened.pop(number, None)
+                here.failed += filter(None, [opened.pop(number, None)])
                 raise
 
         return self.use(path, work)
@@ -222,6 +236,32 @@ def _keep_those_of_parent() -> None:
 os.register_at_fork(after_in_child=_keep_those_of_parent)
 
 
+def _close(fs: Any) -> None:
+    """Close the connection of SFTP or FTP: a thread of the former would keep it."""
+    for name in ("client", "ftp"):
+        with contextlib.suppress(Exception):
+            getattr(fs, name).close()
+
+
+def _close_files(here: _Connected) -> None:
+    """Close files that failed or are not read any more.
+
+    paramiko closes those that are left to the garbage collector over their connection, also while it sends something
+    else over that, and waits for itself then.
+    """
+    while here.failed:
+        with contextlib.suppress(Exception):
+            here.failed.pop().close()
+
+
+def _end(processes: dict[int, _Connected]) -> None:
+    """Close the connection of a Host that is gone, unless it is that of a parent."""
+    if (here := processes.get(os.getpid())) is not None:
+        _close(here.fs)
+        here.failed += here.opened.values()
+        _close_files(here)
+
+
 def has_host(protocol: str) -> bool:
     """Return whether a Host uses the file systems of a protocol."""
     return protocol not in _WITHOUT
@@ -235,13 +275,14 @@ def ask(fs: Any, path: str) -> Any:
 
 # ---------------------------------------------------------------- the hosts of this process
 
-_found: Final[dict[tuple[str, str], Host]] = {}
+_found: Final[dict[Any, Host]] = {}
 
 
 def find_host(protocol: str, options: dict[str, Any], name: str) -> Host:
-    """Return the Host of a file system: the same for the same options. name: of a file, for messages.
+    """Return the Host of a file system. name: of a file, for messages.
 
-    Raises UsageError: fsspec does not know the protocol.
+    For SFTP and FTP, it is the same one for the same options, which stays. Files of others, which may be thread-safe,
+    have one each. Raises UsageError: fsspec does not know the protocol.
     """
     fsspec = import_fsspec(name)
     try:
@@ -249,15 +290,29 @@ def find_host(protocol: str, options: dict[str, Any], name: str) -> Host:
     except (ImportError, ValueError) as error:
         raise UsageError(f"{name}: {said_by(error)}") from None
     names = {kind.protocol} if isinstance(kind.protocol, str) else set(kind.protocol)
+    is_own = not kind.async_impl and not names.isdisjoint(_OWN)
+    options = dict(options)
+    configured = fsspec.config.apply_config(kind, options)
 
     def make(skip: bool) -> Any:
+        if fsspec.config.apply_config(kind, options) != configured:  # it may name another user
+            raise UsageError(f"{name}: the configuration of fsspec changed; open the file again")
         return kind(**options, skip_instance_cache=True) if skip else kind(**options)
 
-    host = Host(make, not kind.async_impl and not names.isdisjoint(_OWN))
-    all_options = fsspec.config.apply_config(kind, options)
-    if not kind.cachable or not is_plain(all_options):
+    host = Host(make, is_own)
+    try:
+        return _found.setdefault((kind, _frozen(configured)), host) if is_own else host
+    except TypeError:  # an option cannot be hashed
         return host
-    return _found.setdefault((f"{kind.__module__}.{kind.__qualname__}", repr(sorted(all_options.items()))), host)
+
+
+def _frozen(value: Any) -> Any:
+    """Return what is equal for equal options; it cannot be hashed if one of them cannot."""
+    if isinstance(value, dict):
+        return frozenset((key, _frozen(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    return type(value), value
 
 
 # ---------------------------------------------------------------- archives
