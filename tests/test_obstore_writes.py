@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -358,16 +359,26 @@ def test_a_writer_that_ends_leaves_no_upload(server: ObjectServer, writer: str, 
 @pytest.mark.parametrize("size", [20 * MIB, 80 * MIB])
 @pytest.mark.parametrize("busy", [False, True])
 def test_what_is_interrupted_in_a_process_that_goes_on_does_not_appear(
-    server: ObjectServer, writer: str, busy: bool, size: int
+    server: ObjectServer, writer: str, busy: bool, size: int, request: pytest.FixtureRequest
 ) -> None:
     """As in a notebook. Other files of the process get the numbers of those that it had open."""
-    fault = status(503) if busy else late(1.0)  # long after the interrupt, also on a busy machine
+    is_interrupted = threading.Event()
+
+    def handle(*_: object) -> None:
+        is_interrupted.set()
+        raise KeyboardInterrupt
+
+    def fault(request: Request, answer: Answer) -> None:
+        is_interrupted.wait(30)  # the signal may come late on a busy machine
+        (status(503) if busy else late(1.0))(request, answer)
 
     def interrupt(request: Request, answer: Answer) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         fault(request, answer)
 
     server.writing["put"] = server.writing["part"] = [interrupt] + [fault] * 12
+    before = signal.signal(signal.SIGINT, handle)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         write(bytes(size))
     with contextlib.ExitStack() as others:
