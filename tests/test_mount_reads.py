@@ -210,6 +210,7 @@ def test_a_source_truncated_while_mounted_is_an_error_not_a_crash(tmp_path: Path
     forget_pages(mounted / "a")
     assert read_or_eio(mounted / "large") is None
     assert (mounted / "a").read_bytes() == b"small and first"
+    wait_until(mounts.daemon.trouble)
     assert not mounts.daemon.wait(0)
 
 
