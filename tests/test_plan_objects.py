@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 from builders import once
-from inside import lease, list_entries, object_client, parse_url, part_sender, place_of, read_object, remove_plan
+from inside import (
+    NewObject,
+    lease,
+    list_entries,
+    object_client,
+    parse_url,
+    part_sender,
+    place_of,
+    plan_objects,
+    read_object,
+    remove_plan,
+)
 from set_sources import files_in_pack, files_of, small_folder
 from weed import Weed, cloud, weed
 
@@ -307,6 +318,47 @@ def test_a_driver_that_lost_its_lock_removes_nothing_of_another(
         fffs.pack_folder(source, target, parts=2, progress=once(take_over))
     plans[0].commit()
     assert files_in_pack(f"{target}/") == {"file": b"x" * 1000}
+
+
+@pytest.mark.parametrize("moment", ["before the last look", "after the last look", "after the other one's commit"])
+def test_a_driver_that_lost_its_lock_at_its_commit(
+    moment: str,
+    cloud: Weed,
+    source: Path,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick: None,
+) -> None:
+    """Its manifest is not that of the parts of the other one, which is not hindered."""
+
+    def take_over(place: Any, name: str, mark: str, fingerprint: str) -> Any:
+        monkeypatch.setattr(plan_objects._OpenObjects, "new_part", new_part)
+        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
+        plans.append(fffs.plan_pack(other, target, 2, restart=True))
+        if moment == "after the other one's commit":
+            for task in plans[0].tasks:
+                task.run()
+            plans[0].commit()
+        guarded = place.new_part(name, mark, fingerprint)
+        return NewObject(f"{target}/{name}") if moment == "after the last look" else guarded
+
+    other = small_folder(tmp_path / "other")
+    (other / "day0" / "0.jpg").write_bytes(b"x" * 1000)
+    plans: list[fffs.PackPlan] = []
+    plan = fffs.plan_pack(source, target, 2)
+    for task in plan.tasks:
+        task.run()
+    new_part = plan_objects._OpenObjects.new_part
+    monkeypatch.setattr(plan_objects._OpenObjects, "new_part", take_over)
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        plan.commit()
+    if moment != "after the other one's commit":
+        assert not any(key == "fffs-parts.json" for key in keys_in(target))
+        for task in plans[0].tasks:
+            task.run()
+        plans[0].commit()
+    assert files_in_pack(f"{target}/") == on_disk(other)
 
 
 def test_a_lock_that_was_taken_is_not_renewed(cloud: Weed, target: str, quick: None) -> None:

@@ -251,6 +251,6 @@ class _OpenFolder(OpenPlace):
         finally:
             close(fd)
 
-    def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
+    def put_in_place(self, names: list[tuple[str, str]], manifest: str, fingerprint: str) -> None:
         """See ``OpenPlace``. A folder appears at once, so that no manifest is needed."""
         link_parts(self._folder.target, self._fd, [(os.path.join(_PARTS, name), final) for name, final in names])

@@ -145,6 +145,18 @@ class _OpenObjects(OpenPlace):
         state = parse_url(f"{self._place}/{STATE}").key
         return NewObject(self._plan.part(name), Guard(state, state_ending(fingerprint), GONE))
 
-    def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
+    def put_in_place(self, names: list[tuple[str, str]], manifest: str, fingerprint: str) -> None:
         """See ``OpenPlace``. The parts have their names already; the manifest is written last."""
-        put_object(f"{self._target}/{MANIFEST}", manifest.encode("ascii"))
+        data = manifest.encode("ascii")
+        with self.new_part(MANIFEST, "", fingerprint) as output:
+            with output.raw() as stream:
+                stream.write(data)
+            output.commit()
+        state = self.state()
+        if (
+            state is not None and state[1] != fingerprint
+        ):  # suspended after the last look at it: the parts are another's
+            url = f"{self._target}/{MANIFEST}"
+            if read_object(url) == data:
+                delete_objects(f"{self._target}/", [parse_url(url).key])
+            raise UsageError(f"{self._target}: {GONE}")

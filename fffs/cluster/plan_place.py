@@ -82,12 +82,13 @@ class OpenPlace(ABC):
         """Return a new file or object for a part of the plan with this fingerprint. As ``PlanPlace.new_part``."""
 
     @abstractmethod
-    def put_in_place(self, names: list[tuple[str, str]], manifest: str) -> None:
+    def put_in_place(self, names: list[tuple[str, str]], manifest: str, fingerprint: str) -> None:
         """Let the target appear with parts, all at once. names: of each part, here and in the target.
 
-        manifest: what is in the parts, as text. It is kept where a target cannot appear at once.
+        manifest: what is in the parts, as text. It is kept where a target cannot appear at once. fingerprint: of the
+        plan, which may be another's meanwhile.
 
-        Raises UsageError: the target exists. WriteError: it cannot be written.
+        Raises UsageError: the target exists, or the plan is not there any more. WriteError: it cannot be written.
         """
 
     def state(self) -> tuple[str, str] | None:
@@ -321,12 +322,12 @@ class PlanPlace(ABC):
         """
         try:
             with self._with_plan(fingerprint) as place:
-                place.put_in_place(list(names), manifest)
+                place.put_in_place(list(names), manifest, fingerprint)
             with contextlib.suppress(FffsError):  # a late task still writes there; the next plan removes it
-                self.remove()
+                self.remove_plan(fingerprint)
         except (KeyboardInterrupt, SystemExit):
             with contextlib.suppress(FffsError):
-                if self.is_in_place():  # this place is of no use then
+                if self.is_in_place() and self.fingerprint() in (None, fingerprint):  # this place is of no use then
                     self.remove()
             raise
 
