@@ -67,6 +67,16 @@ class _Connected:
         self.pause = 0.0  # seconds until the next attempt after one that failed
         self.until = 0.0  # when that is
 
+    def fail(self, number: int) -> None:
+        """Have a file closed, if there is one."""
+        if (file := self.opened.pop(number, None)) is not None:
+            self.failed.append(file)
+
+    def fail_all(self) -> None:
+        """Have all files closed."""
+        self.failed += self.opened.values()
+        self.opened.clear()
+
 
 class Host:
     """A file system with one connection. Thread-safe: threads use it one after the other, unless it is asynchronous.
@@ -107,8 +117,7 @@ class Host:
     def _disconnect(self, here: _Connected) -> None:
         if self._is_own:
             _close(here.fs)
-        here.failed += here.opened.values()
-        here.opened.clear()
+        here.fail_all()
         _close_files(here)
 
     def use(self, path: str, work: Callable[[Any], _T]) -> _T:
@@ -202,20 +211,20 @@ class Host:
     def read(self, number: int, path: str, begin: int, end: int) -> bytes:
         """Read a range of a file that stays open until ``release``. number: another one for each opening."""
         here = self._here()
-        opened = here.opened
 
         def work(fs: Any) -> bytes:
             while here.done:
-                here.failed += filter(None, [opened.pop(here.done.popleft(), None)])
+                here.fail(here.done.popleft())
             _close_files(here)
             try:
-                if number not in opened:
-                    opened[number] = fs.open(path, "rb")
-                opened[number].seek(begin)
-                found: bytes = opened[number].read(end - begin)
+                if number not in here.opened:
+                    here.opened[number] = fs.open(path, "rb")
+                file = here.opened[number]
+                file.seek(begin)
+                found: bytes = file.read(end - begin)
                 return found
             except BaseException:
-                here.failed += filter(None, [opened.pop(number, None)])
+                here.fail(number)
                 raise
 
         return self.use(path, work)
@@ -258,7 +267,7 @@ def _end(processes: dict[int, _Connected]) -> None:
     """Close the connection of a Host that is gone, unless it is that of a parent."""
     if (here := processes.get(os.getpid())) is not None:
         _close(here.fs)
-        here.failed += here.opened.values()
+        here.fail_all()
         _close_files(here)
 
 
