@@ -560,18 +560,22 @@ def test_files_of_others_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("ftp")
-def test_another_configuration_makes_no_connection_for_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may name another user."""
+def test_a_connection_is_made_again_as_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fsspec's configuration names meanwhile."""
     monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "me"})
     with fffs.FileReader(OWN[0].format("ffr")) as reader:
-        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "you"})
+        for now in ({"username": "you"}, {}):
+            monkeypatch.setitem(fsspec.config.conf, "ftp", now)
+            Connected.connections.clear()
+            assert _read(reader) == EXPECTED
+            assert {fs.storage_options["username"] for fs in Connected.connections} == {"me"}
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {"account": "another"})
         Connected.connections.clear()
         with pytest.raises(ReadError, match="record 2: OSError: Socket is closed"):
             _read(reader)
-        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": "me"})
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {})
         time.sleep(fsspec_host.SHORTEST)
         assert _read(reader) == EXPECTED
-        assert {fs.storage_options["username"] for fs in Connected.connections} == {"me"}
 
 
 @pytest.mark.usefixtures("ftp")

@@ -300,13 +300,12 @@ def find_host(protocol: str, options: dict[str, Any], name: str) -> Host:
         raise UsageError(f"{name}: {said_by(error)}") from None
     names = {kind.protocol} if isinstance(kind.protocol, str) else set(kind.protocol)
     is_own = not kind.async_impl and not names.isdisjoint(_OWN)
-    options = dict(options)
     configured = fsspec.config.apply_config(kind, options)
 
     def make(skip: bool) -> Any:
-        if fsspec.config.apply_config(kind, options) != configured:  # it may name another user
-            raise UsageError(f"{name}: the configuration of fsspec changed; open the file again")
-        return kind(**options, skip_instance_cache=True) if skip else kind(**options)
+        if fsspec.config.apply_config(kind, configured) != configured:  # it would add another user, for example
+            raise UsageError("fsspec's configuration has more options than when the file was opened; open it again")
+        return kind(**configured, skip_instance_cache=True) if skip else kind(**configured)
 
     host = Host(make, is_own)
     try:
