@@ -39,8 +39,6 @@ FEWEST_THREADS, MOST_THREADS = 2, 16
 _SO_SNDBUFFORCE, _PACKET, _REPLY_HEAD = 32, 32, 16
 # How long the end waits for reads from a disk that does not answer.
 PATIENCE = 2.0
-# The same of the log, for records that are read again: up to 64 MiB at a time.
-LOG_PATIENCE = 10.0
 
 # File systems whose files another machine, or another program, serves. There the threads would mostly wait.
 REMOTE = frozenset(
@@ -173,7 +171,7 @@ class FastPath:
                     self._reports.add(int(record[0]), int(status[0]))
                 if lib.fffs_fastpath_connected(self._native):
                     self.connected.set()
-            await self._reports.finish(LOG_PATIENCE)
+            await self._reports.finish(PATIENCE)
             nursery.cancel_scope.cancel()
         self._ended.set()
         # libfuse notices the end by ENODEV from its device; a socket never gives that error.
