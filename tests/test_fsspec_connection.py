@@ -473,6 +473,31 @@ def test_files_that_archives_are_opened_from_are_closed(url: str) -> None:
 
 @pytest.mark.usefixtures("ftp")
 @pytest.mark.parametrize("url", OWN[1:])
+def test_a_silent_server_is_waited_for_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each file that is closed."""
+
+    def close(self: OpenFile) -> None:
+        if self.fs.is_connected:
+            closed.append(self)
+            now[0] += fsspec_host.PATIENCE
+
+    now, closed = [time.monotonic()], []
+    with fffs.FileReader(url.format("ffr")) as reader:
+        others = [fffs.FileReader(url.format("ffr")) for _ in range(5)]
+        for other in others:
+            assert _read(other) == EXPECTED
+            other.close()
+        del other, others
+        gc.collect()
+        monkeypatch.setattr(fsspec_host, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(OpenFile, "close", close)
+        assert _read(reader) == EXPECTED
+        assert len(closed) <= 1
+        monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("url", OWN[1:])
 def test_a_child_of_fork_closes_none_of_its_parent(url: str) -> None:
     """It would speak over the connection of the parent."""
     reader = fffs.FileReader(url.format("ffr"))

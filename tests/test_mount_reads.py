@@ -225,6 +225,7 @@ def test_the_last_record_of_a_truncated_file_is_no_empty_file(tmp_path: Path, mo
         mounts.daemon.expect(text)
     found = [read_or_eio(mounted / f"{k:06}") for k in range(4)]
     assert found == [records[0], records[1] if missing < 5 else None, b"", None]
+    wait_until(lambda: len(mounts.daemon.trouble()) >= found.count(None))
 
 
 # ---------------------------------------------------------------- large records

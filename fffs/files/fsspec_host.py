@@ -118,7 +118,8 @@ class Host:
         if self._is_own:
             _close(here.fs)
         here.fail_all()
-        _close_files(here)
+        with contextlib.suppress(TimeoutError):
+            _close_files(here)
 
     def use(self, path: str, work: Callable[[Any], _T]) -> _T:
         """Return what is done with the file system; if that fails because the connection is lost, with a new one.
@@ -256,11 +257,14 @@ def _close_files(here: _Connected) -> None:
     """Close files that failed or are not read any more.
 
     paramiko closes those that are left to the garbage collector over their connection, also while it sends something
-    else over that, and waits for itself then.
+    else over that, and waits for itself then. Raises TimeoutError: the server is silent, which paramiko does not say.
     """
     while here.failed:
+        begin = time.monotonic()
         with contextlib.suppress(Exception):
             here.failed.pop().close()
+        if time.monotonic() - begin > PATIENCE / 2:
+            raise TimeoutError("the server does not answer")
 
 
 def _end(processes: dict[int, _Connected]) -> None:
@@ -268,7 +272,8 @@ def _end(processes: dict[int, _Connected]) -> None:
     if (here := processes.get(os.getpid())) is not None:
         _close(here.fs)
         here.fail_all()
-        _close_files(here)
+        with contextlib.suppress(TimeoutError):
+            _close_files(here)
 
 
 def has_host(protocol: str) -> bool:
