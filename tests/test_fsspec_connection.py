@@ -484,8 +484,8 @@ def test_a_silent_server_is_waited_for_once(url: str, monkeypatch: pytest.Monkey
     now, closed = [time.monotonic()], []
     with fffs.FileReader(url.format("ffr")) as reader:
         others = [fffs.FileReader(url.format("ffr")) for _ in range(5)]
+        assert [_read(other) for other in others] == [EXPECTED] * 5
         for other in others:
-            assert _read(other) == EXPECTED
             other.close()
         del other, others
         gc.collect()
