@@ -301,8 +301,14 @@ def test_a_driver_that_was_killed_is_noticed(
     assert keys_in(target) == set()
 
 
+@pytest.fixture
+def suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lock is renewed: what is deleted stays so."""
+    monkeypatch.setattr(lease, "RENEW", 600.0)
+
+
 def test_a_driver_that_lost_its_lock_removes_nothing_of_another(
-    cloud: Weed, source: Path, target: str, tmp_path: Path, quick: None
+    cloud: Weed, source: Path, target: str, tmp_path: Path, suspended: None
 ) -> None:
     """As one that was suspended for longer than its lock lasts."""
     (tmp_path / "other").mkdir()
@@ -328,7 +334,7 @@ def test_a_driver_that_lost_its_lock_at_its_commit(
     target: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    quick: None,
+    suspended: None,
 ) -> None:
     """Its manifest is not that of the parts of the other one, which is not hindered."""
 
