@@ -13,6 +13,7 @@ import time
 import types
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -571,14 +572,8 @@ def test_files_of_others_are_read_at_the_same_time(monkeypatch: pytest.MonkeyPat
 
     readers = [fffs.open(f"connected://{name}", format="bag") for name in ("p.bag", "d/p.bag")]
     monkeypatch.setattr(Connected, "cat_file", cat_file)
-    found: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda reader=reader: found.append(bytes(reader.read_one(0)))) for reader in readers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda reader: bytes(reader.read_one(0)), readers))
     for reader in readers:
         reader.close()
     assert found == [b"one", b"one"]

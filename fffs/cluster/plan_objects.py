@@ -152,11 +152,9 @@ class _OpenObjects(OpenPlace):
             with output.raw() as stream:
                 stream.write(data)
             output.commit()
-        state = self.state()
-        if (
-            state is not None and state[1] != fingerprint
-        ):  # suspended after the last look at it: the parts are another's
-            url = f"{self._target}/{MANIFEST}"
+        # This process was suspended after its last look if there is another plan, whose parts these are now.
+        if self._plan.fingerprint() not in (None, fingerprint):
+            url = self._plan.part(MANIFEST)
             if read_object(url) == data:
-                delete_objects(f"{self._target}/", [parse_url(url).key])
+                delete_objects(url, [parse_url(url).key])
             raise UsageError(f"{self._target}: {GONE}")
