@@ -619,6 +619,24 @@ def test_nohup_keeps_working(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["in", "out.ffr"]
 
 
+def test_a_server_that_is_none_of_sftp_is_an_error_of_one_line() -> None:
+    """paramiko logs the traceback of what it raises, a line each."""
+    code = """
+        import logging
+        from fffs.cli import program
+
+        def fail():
+            for line in ("Exception (client): Error reading SSH protocol banner", "Traceback (most recent call last):"):
+                logging.getLogger("paramiko.transport").error(line)
+
+        program.main(imported=fail)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), "ls"], capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+    assert b"banner" not in done.stderr
+    assert done.returncode == 2
+
+
 # ---------------------------------------------------------------- ls
 
 

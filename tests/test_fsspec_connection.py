@@ -218,11 +218,32 @@ class Limited(Connected):
         return super().info(path, **kwargs)
 
 
-def test_an_archive_of_which_nothing_is_told_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
-    with fffs.open("zip://p.bag::http://x.zip", format="bag") as reader:
-        Connected.is_up[0] = False
-        assert _read(reader) == EXPECTED
+class Throttled(Connected):
+    """Its server refuses to tell anything about files for a while."""
+
+    protocol = "throttled"
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        if not self.is_up[0]:
+            raise OSError("421 too many questions")
+        return super().info(path, **kwargs)
+
+
+@pytest.mark.parametrize("url", ["throttled://p.bag", "zip://p.bag::throttled://x.zip", "zip://p.bag::http://x.zip"])
+def test_a_file_of_which_nothing_is_told_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes might be those of another one; those of records with checksums are not."""
+    for kind in (Limited, Throttled):
+        monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, kind.protocol, kind)
+    with fffs.open(url, format="bag") as reader, fffs.open(url.replace("bag", "ffr")) as verified:
+        for _ in range(2):
+            Connected.is_up[0] = False
+            with pytest.raises(
+                ReadError, match="record 0: its file system does not tell whether it was replaced: OSError: "
+            ):
+                _read(reader)
+            assert _read(verified) == EXPECTED
+            Connected.is_up[0] = True
+            assert _read(reader) == EXPECTED
 
 
 def test_a_link_or_another_mode_is_no_other_archive(tmp_path: Path) -> None:
@@ -320,9 +341,12 @@ class Control:
     def __init__(self, fs: Own) -> None:
         self.fs = fs
 
-    def voidcmd(self, command: str) -> None:
-        assert command == "NOOP"
+    def sendcmd(self, command: str) -> str:
+        assert command == "PWD"
         self.fs._require_connection()
+        self.fs.answers.append('257 "/"')
+        answer = self.fs.answers.pop(0)
+        return answer
 
     def close(self) -> None:
         Connected.connections[:] = [other for other in Connected.connections if other is not self.fs]
@@ -355,6 +379,7 @@ class Own(Connected):
     def __init__(self, host: str = "", **options: Any) -> None:
         super().__init__(**options)
         self.ftp = Control(self)
+        self.answers: list[str] = []  # that came, and nobody waited for
         self.listings: dict[str, dict[str, Any]] = {}
 
     @staticmethod
@@ -368,7 +393,7 @@ class Own(Connected):
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         folder = os.path.dirname(path)
         if folder not in self.listings:
-            if not self.is_connected:
+            if not self.is_connected or self.answers:
                 raise FileNotFoundError(path)
             self.listings[folder] = {
                 name: super(Own, self).info(name) for name in self.files if os.path.dirname(name) == folder
@@ -459,6 +484,83 @@ def test_no_late_answer_is_taken_for_that_to_another_question(
         assert _read(reader) == EXPECTED
         assert len(Connected.connections) == 1
         assert not failed[0].is_connected
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize(
+    "error", [UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"), ConnectionResetError("reset")]
+)
+def test_an_answer_that_nobody_waited_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ftplib does not read the last one if a line of a listing cannot be decoded."""
+
+    def info(self: Own, path: str, **kwargs: Any) -> Any:
+        if path == "d/p.bag":
+            self.answers.append("226 Transfer complete")
+            raise error
+        return asks(self, path, **kwargs)
+
+    asks = Own.info
+    with fffs.open(OWN[0].format("bag"), format="bag") as reader:
+        monkeypatch.setattr(Own, "info", info)
+        for _ in range(2):
+            with pytest.raises(ReadError, match=type(error).__name__):
+                fffs.open("ftp://here/d/p.bag", format="bag")
+            assert _read(reader) == EXPECTED
+        Connected.connections[-1].answers.append("226 Transfer complete")  # type: ignore[attr-defined]
+        assert _read(reader) == EXPECTED
+
+
+@pytest.mark.usefixtures("ftp")
+def test_an_interrupt_of_the_question_whether_a_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sendcmd(self: Control, command: str) -> str:
+        self.fs.answers.append('257 "/"')
+        raise KeyboardInterrupt
+
+    with fffs.open(OWN[0].format("bag"), format="bag") as reader:
+        with monkeypatch.context() as patch:
+            patch.setattr(Control, "sendcmd", sendcmd)
+            Connected.damaged.append("p.bag")
+            with pytest.raises(KeyboardInterrupt):
+                _read(reader)
+        Connected.damaged.clear()
+        for _ in range(3):
+            assert _read(reader) == EXPECTED
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("url", OWN[1:])
+def test_an_archive_that_is_replaced_while_it_is_opened(
+    url: str, is_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was opened stays the old one as long as the connection: its server has it by a handle."""
+
+    def replaced_when_opened(open_file: Any) -> Any:
+        def _open(self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+            found = open_file(self, path, *args, **kwargs)
+            questions.append(path)
+            return found
+
+        return _open
+
+    def info(self: Connected, path: str, **kwargs: Any) -> Any:
+        found = asks(self, path, **kwargs)
+        if questions and path == questions[0]:  # the first question after it was opened
+            questions.clear()
+            _put([b"wrong" * 200, *OTHERS[1:]], 2, tmp_path)
+        return found
+
+    questions: list[str] = []
+    asks = Connected.info
+    monkeypatch.setattr(Connected, "info", info)
+    monkeypatch.setattr(Own, "_open", replaced_when_opened(Own._open))
+    with fffs.open(url.format("bag"), format="bag") as reader:
+        assert Connected.files["x.zip"][1] == 2
+        if is_lost:
+            Connected.connections.clear()
+        for _ in range(2):
+            with pytest.raises(SourceChangedError):
+                reader.read([0, 1, 2])
 
 
 @pytest.mark.usefixtures("ftp")
@@ -596,6 +698,25 @@ def test_a_connection_is_made_again_as_the_same_user(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(fsspec.config.conf, "ftp", {})
         time.sleep(fsspec_host.SHORTEST)
         assert _read(reader) == EXPECTED
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("url", ["ftp://here/p.ffr", "dir://p.ffr::ftp://here/d"])
+def test_users_share_no_copy(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files may have one path, size and time."""
+
+    def get_file(self: Own, path: str, copy: str, **kwargs: Any) -> None:
+        Path(copy).write_bytes(files[self.storage_options["username"]][path][0])
+
+    files = {}
+    for user, records in (("me", RECORDS), ("you", OTHERS)):
+        _put(records, 1, tmp_path)
+        files[user] = dict(Connected.files)
+    monkeypatch.setattr(Own, "get_file", get_file)
+    for user, records in (("me", RECORDS), ("you", OTHERS), ("me", RECORDS)):
+        monkeypatch.setitem(fsspec.config.conf, "ftp", {"username": user})
+        with fffs.FileReader(f"simplecache::{url}") as reader:
+            assert bytes(reader.read_one(0)) == records[0]
 
 
 @pytest.mark.usefixtures("ftp")

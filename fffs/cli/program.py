@@ -95,13 +95,20 @@ def _notice_exit_codes() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def main(imported: Callable[[], object] = lambda: None) -> None:
-    """Run the ``fffs`` program. imported: as for ``run``."""
+def _begin() -> None:
+    """Prepare the process of a program."""
     open_standard_streams()
     allow_many()
     _notice_exit_codes()
     warnings.showwarning = _show_warning
     logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
+    # With tracebacks of errors that are raised, too.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+
+
+def main(imported: Callable[[], object] = lambda: None) -> None:
+    """Run the ``fffs`` program. imported: as for ``run``."""
+    _begin()
     try:
         code = run(imported=imported)
     except KeyboardInterrupt:  # right after the command
@@ -122,11 +129,7 @@ def _end_at_interrupt() -> None:
 
 def main_mount_helper(imported: Callable[[], object] = lambda: None) -> None:
     """Run the ``mount.fffs`` program, which mount(8) calls for file systems of type fffs. imported: as for ``run``."""
-    open_standard_streams()
-    allow_many()
-    _notice_exit_codes()
-    warnings.showwarning = _show_warning
-    logging.basicConfig(level=logging.WARNING, handlers=[LogLines()], format="%(message)s")
+    _begin()
     try:
         from fffs.cli.commands.mount import helper
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 
 from fffs.base.jobs import Jobs, Progress
@@ -44,8 +45,8 @@ class Archive(Closing):
 
     def refuse_changed(self) -> None:
         """Raise SourceChangedError if the archive has changed since it was opened."""
-        if self.file.changed(self._stamp):
-            raise self._changed()
+        if status := self.file.changed(self._stamp):
+            raise self._changed() if status == -errno.ESTALE else self.file.failure(-status)
 
     def close(self) -> None:
         """Close the file."""

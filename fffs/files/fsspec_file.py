@@ -66,18 +66,22 @@ class FsspecFile(File):
 
     def _info(self) -> dict[str, Any]:
         """Ask for the attributes, with the version of the archive: an open archive does not see others."""
+        archive = self._archive_version()  # asked before the archive is opened: another one may come meanwhile
         found = self._connection.ask()
         if not isinstance(found, dict):
             raise ReadError(errno.EIO, self.name, f"its file system tells nothing of it (info is {kind_of(found)})")
+        return found if archive is None else {**found, ARCHIVE: archive}
+
+    def _archive_version(self) -> dict[str, str] | None:
         archive = self._connection.archive
         if archive is None:
-            return found
+            return None
         try:
-            return {**found, ARCHIVE: version_of(archive.ask())}
+            return version_of(archive.ask())
         except Exception as error:
             if not self.version:
                 self._connection.archive = None  # nothing is told of it
-                return found
+                return None
             if archive.is_sure:
                 raise
             raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
@@ -151,7 +155,7 @@ class FsspecFile(File):
     def _explain(self, requests: npt.NDArray[Any]) -> bool:
         """Say of damaged records that the file was replaced, if so. Returns False."""
         damaged = (requests["status"] == -errno.EBADMSG) | (requests["status"] == -errno.ENODATA)
-        if damaged.any() and self.changed(None):
+        if damaged.any() and self.changed(None) == -errno.ESTALE:
             requests["status"][damaged] = -errno.ESTALE
         return False
 
@@ -176,13 +180,16 @@ class FsspecFile(File):
     # ------------------------------------------------------------ identity and failures
 
     def changed(self, stamp: Any) -> int:
-        """Ask whether size, times and tags are those of opening. 0 also if that cannot be determined."""
+        """Ask whether size, times and tags are those of opening. -EIO: its file system does not tell them now."""
         try:
             return 0 if version_of(self._info()) == self.version else -errno.ESTALE
-        except FileNotFoundError:
-            return -errno.ESTALE if self._connection.is_sure else 0
-        except Exception:
-            return 0
+        except SourceChangedError:
+            return -errno.ESTALE
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) and self._connection.is_sure:
+                return -errno.ESTALE
+            self._said = f"its file system does not tell whether it was replaced: {said_by(error, self._secrets)}"
+            return -errno.EIO
 
     def is_outdated(self) -> bool:
         """See ``File``. Connects again: an open archive does not see that it was replaced."""

@@ -7,6 +7,7 @@ same time, and once its connection is lost, it fails for ever.
 from __future__ import annotations
 
 import contextlib
+import ftplib
 import io
 import itertools
 import os
@@ -19,10 +20,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from fffs.errors import FffsError, UsageError
+from fffs.errors import FffsError, SourceChangedError, UsageError
 from fffs.files.file import FileStream, UInt8Array
-from fffs.files.fsspec_info import size_of
-from fffs.files.fsspec_systems import FILE_CACHES, WEB, import_fsspec, said_by
+from fffs.files.fsspec_info import size_of, version_of
+from fffs.files.fsspec_systems import FILE_CACHES, WEB, configured, file_system_class
 
 _T = TypeVar("_T")
 
@@ -155,8 +156,7 @@ class Host:
         try:
             return work(here.fs)
         except BaseException as error:
-            # A late answer may be taken for that to another question; and others must not wait as long.
-            if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+            if _may_answer_late(here.fs, error):
                 self._disconnect(here)
             raise
 
@@ -169,8 +169,7 @@ class Host:
             return False
         if (failure := self._failure_of(here.fs, path)) is None:
             return False
-        if isinstance(failure, TimeoutError):
-            self._disconnect(here)
+        self._disconnect(here)
         if not is_soon and self._replace(here, path):
             return True
         if is_missing:
@@ -195,8 +194,8 @@ class Host:
         """Return None if a file system answers, be it with an error that is of the file, or what it raises."""
         ftp: Any = getattr(fs, "ftp", None) if self._is_own else None
         try:
-            if hasattr(ftp, "voidcmd"):  # FTP
-                ftp.voidcmd("NOOP")
+            if hasattr(ftp, "sendcmd"):  # FTP
+                _require_own_answer(ftp)
             elif hasattr(ftp, "normalize"):  # SFTP
                 ftp.normalize(".")
             else:
@@ -205,12 +204,20 @@ class Host:
             return None
         except Exception as error:
             return error
+        except BaseException:  # an interrupt: the answer may come later
+            if self._is_own:
+                _close(fs)
+            raise
         return None
 
     # ------------------------------------------------------------ files that stay open
 
-    def read(self, number: int, path: str, begin: int, end: int) -> bytes:
-        """Read a range of a file that stays open until ``release``. number: another one for each opening."""
+    def read(self, number: int, path: str, check: Callable[[Any], None], begin: int, end: int) -> bytes:
+        """Read a range of a file that stays open until ``release``.
+
+        number: another one for each file. check: called with the file system each time after it was opened there; what
+        it raises is raised.
+        """
         here = self._here()
 
         def work(fs: Any) -> bytes:
@@ -220,6 +227,7 @@ class Host:
             try:
                 if number not in here.opened:
                     here.opened[number] = fs.open(path, "rb")
+                    check(fs)
                 file = here.opened[number]
                 file.seek(begin)
                 found: bytes = file.read(end - begin)
@@ -244,6 +252,28 @@ def _keep_those_of_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_keep_those_of_parent)
+
+
+def _may_answer_late(fs: Any, error: BaseException) -> bool:
+    """Return whether the answer to a question that failed may still come, and be taken for that to another one.
+
+    SFTP numbers its questions, but after a silence, others must not wait as long. FTP has an answer for each question
+    in turn; what is neither an answer nor made of one may have come between the two.
+    """
+    if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+        return True
+    answers = (ftplib.error_temp, ftplib.error_perm, FileNotFoundError, FffsError)
+    return hasattr(getattr(fs, "ftp", None), "sendcmd") and not isinstance(error, answers)
+
+
+def _require_own_answer(ftp: Any) -> None:
+    """Ask a server of FTP for something that only this question has as its answer. Raises what is raised otherwise."""
+    try:
+        answer = ftp.sendcmd("PWD")
+    except ftplib.error_perm:  # it does not tell
+        return
+    if not answer.startswith("257"):
+        raise ftplib.error_reply(answer)
 
 
 def _close(fs: Any) -> None:
@@ -298,23 +328,19 @@ def find_host(protocol: str, options: dict[str, Any], name: str) -> Host:
     For SFTP and FTP, it is the same one for the same options, which stays. Files of others, which may be thread-safe,
     have one each. Raises UsageError: fsspec does not know the protocol.
     """
-    fsspec = import_fsspec(name)
-    try:
-        kind = fsspec.get_filesystem_class(protocol)
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"{name}: {said_by(error)}") from None
+    kind = file_system_class(protocol, name)
     names = {kind.protocol} if isinstance(kind.protocol, str) else set(kind.protocol)
     is_own = not kind.async_impl and not names.isdisjoint(_OWN)
-    configured = fsspec.config.apply_config(kind, options)
+    whole = configured(protocol, options, name)
 
     def make(skip: bool) -> Any:
-        if fsspec.config.apply_config(kind, configured) != configured:  # it would add another user, for example
+        if configured(protocol, whole, name) != whole:  # it would add another user, for example
             raise UsageError("fsspec's configuration has more options than when the file was opened; open it again")
-        return kind(**configured, skip_instance_cache=True) if skip else kind(**configured)
+        return kind(**whole, skip_instance_cache=True) if skip else kind(**whole)
 
     host = Host(make, is_own)
     try:
-        return _found.setdefault((kind, _frozen(configured)), host) if is_own else host
+        return _found.setdefault((kind, _frozen(whole)), host) if is_own else host
     except TypeError:  # an option cannot be hashed
         return host
 
@@ -337,16 +363,23 @@ class HostFile:
     """A file of a Host that an archive is opened from: one file object of its file system in each process."""
 
     def __init__(self, host: Host, path: str, name: str) -> None:
-        """Ask for the size. name: for messages. Raises what the file system raises, and as ``size_of``."""
-        self.size = size_of(host.use(path, lambda fs: ask(fs, path)), name)
+        """Ask for size and version. name: for messages. Raises what the file system raises, and as ``size_of``."""
+        info = host.use(path, lambda fs: ask(fs, path))
+        self.size, self._version, self._name = size_of(info, name), version_of(info), name
         self._host, self._path, self._number = host, path, next(_numbers)
         weakref.finalize(self, host.release, self._number).atexit = False
 
     def read_at(self, offset: int, dest: UInt8Array, /) -> int:
-        """See ``Readable``. Raises what the file system raises."""
-        data = self._host.read(self._number, self._path, offset, min(offset + len(dest), self.size))
+        """See ``Readable``. Raises what the file system raises, and SourceChangedError."""
+        end = min(offset + len(dest), self.size)
+        data = self._host.read(self._number, self._path, self._require_same, offset, end)
         dest[: len(data)] = np.frombuffer(data, np.uint8)
         return len(data)
+
+    def _require_same(self, fs: Any) -> None:
+        # Without a lost connection, too: between the question and the first read.
+        if version_of(ask(fs, self._path)) != self._version:
+            raise SourceChangedError(f"{self._name}: its archive was replaced while it was open; open it again")
 
     def stream(self) -> io.RawIOBase:
         """Return a file object, which keeps this one alive."""

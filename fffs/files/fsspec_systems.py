@@ -66,6 +66,21 @@ def connect(url: str, name: str) -> tuple[Any, str]:
     return found
 
 
+def file_system_class(protocol: str, name: str) -> Any:
+    """Return the class of a protocol's file systems. Raises UsageError: fsspec does not know it. name: for messages."""
+    try:
+        return import_fsspec(name).get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{name}: {said_by(error)}") from None
+
+
+def configured(protocol: str, options: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return options with those of fsspec's configuration, which may name a user. Raises as ``file_system_class``."""
+    kind = file_system_class(protocol, name)
+    found: dict[str, Any] = import_fsspec(name).config.apply_config(kind, options)
+    return found
+
+
 def protocols_of(fs: Any) -> set[str]:
     """Return the names of a file system's protocol. Of one that keeps copies of another's files, those of the other."""
     for _ in range(8):

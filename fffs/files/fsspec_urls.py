@@ -10,7 +10,15 @@ from fffs.files.fsspec_chains import Level, connection_to, levels_below, levels_
 from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_copy import FsspecCopy
 from fffs.files.fsspec_file import FsspecFile
-from fffs.files.fsspec_systems import BLOCK_CACHES, failure_of, import_fsspec, is_plain, no_block_cache, secrets_in
+from fffs.files.fsspec_systems import (
+    BLOCK_CACHES,
+    configured,
+    failure_of,
+    import_fsspec,
+    is_plain,
+    no_block_cache,
+    secrets_in,
+)
 from fffs.files.fsspec_within import FsspecCopyWithin, FsspecWithin
 
 
@@ -76,12 +84,18 @@ def _divide(levels: Sequence[Level], name: str) -> tuple[list[Level], Connection
         compression = import_fsspec(name).utils.infer_compression(cache.path)
     if compression is not None:
         raise UsageError(f"{name}: a {cache.protocol} that decompresses is not supported")
-    source, fs = cache.below(), cache.options.get("fs")
-    if source is not None:
-        return outer, connection_to(levels[last + 1 :], name), repr(source) if is_plain(source.options) else None
+    sources, fs = levels[last + 1 :], cache.options.get("fs")
+    if sources:
+        return outer, connection_to(sources, name), _key_of(sources, name)
     if fs is None:
         raise UsageError(f"{name}: {cache.protocol} must be followed by what it copies: {cache.protocol}::URL")
     return outer, Connection(lambda: (fs, cache.path)), None
+
+
+def _key_of(levels: Sequence[Level], name: str) -> str | None:
+    """Return what tells a file from all others, or None: its levels, with what fsspec's configuration adds to them."""
+    whole = [level._replace(options=configured(level.protocol, level.options, name)) for level in levels]
+    return repr(whole) if all(is_plain(level.options) for level in whole) else None
 
 
 def _last_cache(levels: Sequence[Level]) -> int:

@@ -123,7 +123,7 @@ class JoinedIndex:
                 actual=actual,
             )
         lost = status in (-errno.ESTALE, -errno.ENODATA)
-        if lost and file.index.check == CHECK_NONE and file.changed():
+        if lost and file.index.check == CHECK_NONE and file.changed() == -errno.ESTALE:
             return SourceChangedError(
                 f"{path}: its modification time or size changed while it was open, and it has no checksums that tell "
                 "whether its bytes did; open it again"
