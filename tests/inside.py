@@ -24,6 +24,7 @@ fffs.granular.sample_sources
 fffs.base.descriptors
 fffs.torch.disk
 fffs.files.fsspec_host
+fffs.files.fsspec_servers
 fffs.torch.elastic
 fffs.cluster.lease
 fffs.cli.checks.file_checks=doctor_files

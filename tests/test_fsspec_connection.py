@@ -21,7 +21,7 @@ import fsspec
 import pytest
 from builders import record_file
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-from inside import fsspec_host
+from inside import fsspec_host, fsspec_servers
 
 import fffs
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
@@ -582,7 +582,7 @@ def test_a_silent_server_is_waited_for_once(url: str, monkeypatch: pytest.Monkey
     def close(self: OpenFile) -> None:
         if self.fs.is_connected:
             closed.append(self)
-            now[0] += fsspec_host.PATIENCE
+            now[0] += fsspec_servers.PATIENCE
 
     now, closed = [time.monotonic()], []
     with fffs.FileReader(url.format("ffr")) as reader:

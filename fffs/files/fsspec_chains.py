@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fffs.base.importing import importing
 from fffs.errors import UsageError
 from fffs.files.fsspec_connection import Connection
-from fffs.files.fsspec_host import HostFile, find_host, has_host
+from fffs.files.fsspec_host import find_host, has_host
+from fffs.files.fsspec_host_file import HostFile
 from fffs.files.fsspec_systems import FILE_CACHES, connect, import_fsspec, said_by
 
 if TYPE_CHECKING:

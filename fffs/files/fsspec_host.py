@@ -7,29 +7,23 @@ same time, and once its connection is lost, it fails for ever.
 from __future__ import annotations
 
 import contextlib
-import ftplib
-import io
-import itertools
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
-from fffs.errors import FffsError, SourceChangedError, UsageError
-from fffs.files.file import FileStream, UInt8Array
-from fffs.files.fsspec_info import size_of, version_of
+from fffs.errors import FffsError, UsageError
+from fffs.files import fsspec_servers
+from fffs.files.fsspec_servers import close, limit_silence, may_answer_late, ping
 from fffs.files.fsspec_systems import FILE_CACHES, WEB, configured, file_system_class
 
 _T = TypeVar("_T")
 
 SHORTEST: Final = 0.1  # seconds between attempts to connect again
 LONGEST: Final = 10.0  # the same, unless an attempt takes longer
-PATIENCE: Final = 60.0  # seconds for which a server of SFTP may be silent
 
 # Protocols whose file systems have no connection that could be lost: each request finds or opens one. Archives and
 # caches have those of the file systems below them.
@@ -111,13 +105,12 @@ class Host:
     def _connect(self) -> Any:
         fs = self._make(True)
         if self._is_own:
-            with contextlib.suppress(AttributeError):  # of SFTP, which waits for ever by default
-                fs.ftp.get_channel().settimeout(PATIENCE)
+            limit_silence(fs)
         return fs
 
     def _disconnect(self, here: _Connected) -> None:
         if self._is_own:
-            _close(here.fs)
+            close(here.fs)
         here.fail_all()
         with contextlib.suppress(TimeoutError):
             _close_files(here)
@@ -156,7 +149,7 @@ class Host:
         try:
             return work(here.fs)
         except BaseException as error:
-            if _may_answer_late(here.fs, error):
+            if may_answer_late(here.fs, error):
                 self._disconnect(here)
             raise
 
@@ -182,7 +175,7 @@ class Host:
             fs = self._connect()
         if fs is None or self._failure_of(fs, path) is not None:
             if self._is_own:
-                _close(fs)
+                close(fs)
             here.pause = max(SHORTEST, time.monotonic() - begin, min(LONGEST, 2 * here.pause))
             here.until = time.monotonic() + here.pause
             return False
@@ -192,13 +185,8 @@ class Host:
 
     def _failure_of(self, fs: Any, path: str) -> Exception | None:
         """Return None if a file system answers, be it with an error that is of the file, or what it raises."""
-        ftp: Any = getattr(fs, "ftp", None) if self._is_own else None
         try:
-            if hasattr(ftp, "sendcmd"):  # FTP
-                _require_own_answer(ftp)
-            elif hasattr(ftp, "normalize"):  # SFTP
-                ftp.normalize(".")
-            else:
+            if not (self._is_own and ping(fs)):
                 ask(fs, path)
         except _OF_THE_FILE:
             return None
@@ -206,7 +194,7 @@ class Host:
             return error
         except BaseException:  # an interrupt: the answer may come later
             if self._is_own:
-                _close(fs)
+                close(fs)
             raise
         return None
 
@@ -254,35 +242,6 @@ def _keep_those_of_parent() -> None:
 os.register_at_fork(after_in_child=_keep_those_of_parent)
 
 
-def _may_answer_late(fs: Any, error: BaseException) -> bool:
-    """Return whether the answer to a question that failed may still come, and be taken for that to another one.
-
-    SFTP numbers its questions, but after a silence, others must not wait as long. FTP has an answer for each question
-    in turn; what is neither an answer nor made of one may have come between the two.
-    """
-    if isinstance(error, TimeoutError) or not isinstance(error, Exception):
-        return True
-    answers = (ftplib.error_temp, ftplib.error_perm, FileNotFoundError, FffsError)
-    return hasattr(getattr(fs, "ftp", None), "sendcmd") and not isinstance(error, answers)
-
-
-def _require_own_answer(ftp: Any) -> None:
-    """Ask a server of FTP for something that only this question has as its answer. Raises what is raised otherwise."""
-    try:
-        answer = ftp.sendcmd("PWD")
-    except ftplib.error_perm:  # it does not tell
-        return
-    if not answer.startswith("257"):
-        raise ftplib.error_reply(answer)
-
-
-def _close(fs: Any) -> None:
-    """Close the connection of SFTP or FTP: a thread of the former would keep it."""
-    for name in ("client", "ftp"):
-        with contextlib.suppress(Exception):
-            getattr(fs, name).close()
-
-
 def _close_files(here: _Connected) -> None:
     """Close files that failed or are not read any more.
 
@@ -293,14 +252,14 @@ def _close_files(here: _Connected) -> None:
         begin = time.monotonic()
         with contextlib.suppress(Exception):
             here.failed.pop().close()
-        if time.monotonic() - begin > PATIENCE / 2:
+        if time.monotonic() - begin > fsspec_servers.PATIENCE / 2:
             raise TimeoutError("the server does not answer")
 
 
 def _end(processes: dict[int, _Connected]) -> None:
     """Close the connection of a Host that is gone, unless it is that of a parent."""
     if (here := processes.get(os.getpid())) is not None:
-        _close(here.fs)
+        close(here.fs)
         here.fail_all()
         with contextlib.suppress(TimeoutError):
             _close_files(here)
@@ -352,35 +311,3 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item) for item in value)
     return type(value), value
-
-
-# ---------------------------------------------------------------- archives
-
-_numbers: Final[Iterator[int]] = itertools.count()
-
-
-class HostFile:
-    """A file of a Host that an archive is opened from: one file object of its file system in each process."""
-
-    def __init__(self, host: Host, path: str, name: str) -> None:
-        """Ask for size and version. name: for messages. Raises what the file system raises, and as ``size_of``."""
-        info = host.use(path, lambda fs: ask(fs, path))
-        self.size, self._version, self._name = size_of(info, name), version_of(info), name
-        self._host, self._path, self._number = host, path, next(_numbers)
-        weakref.finalize(self, host.release, self._number).atexit = False
-
-    def read_at(self, offset: int, dest: UInt8Array, /) -> int:
-        """See ``Readable``. Raises what the file system raises, and SourceChangedError."""
-        end = min(offset + len(dest), self.size)
-        data = self._host.read(self._number, self._path, self._require_same, offset, end)
-        dest[: len(data)] = np.frombuffer(data, np.uint8)
-        return len(data)
-
-    def _require_same(self, fs: Any) -> None:
-        # Without a lost connection, too: between the question and the first read.
-        if version_of(ask(fs, self._path)) != self._version:
-            raise SourceChangedError(f"{self._name}: its archive was replaced while it was open; open it again")
-
-    def stream(self) -> io.RawIOBase:
-        """Return a file object, which keeps this one alive."""
-        return FileStream(self)

@@ -1,0 +1,58 @@
+"""What is special about the connections of SFTP and FTP in fsspec: silence, late answers, and closing them."""
+
+from __future__ import annotations
+
+import contextlib
+import ftplib
+from typing import Any, Final
+
+from fffs.errors import FffsError
+
+PATIENCE: Final = 60.0  # seconds for which a server of SFTP may be silent
+
+
+def limit_silence(fs: Any) -> None:
+    """Have a file system of SFTP raise TimeoutError when its server is silent; by default, it waits for ever."""
+    with contextlib.suppress(AttributeError):
+        fs.ftp.get_channel().settimeout(PATIENCE)
+
+
+def ping(fs: Any) -> bool:
+    """Ask a server for something that exists. Returns False for other protocols. Raises what a lost connection does."""
+    ftp: Any = getattr(fs, "ftp", None)
+    if hasattr(ftp, "sendcmd"):  # FTP
+        _require_own_answer(ftp)
+    elif hasattr(ftp, "normalize"):  # SFTP
+        ftp.normalize(".")
+    else:
+        return False
+    return True
+
+
+def may_answer_late(fs: Any, error: BaseException) -> bool:
+    """Return whether the answer to a question that failed may still come, and be taken for that to another one.
+
+    SFTP numbers its questions, but after a silence, others must not wait as long. FTP has an answer for each question
+    in turn; what is neither an answer nor made of one may have come between the two.
+    """
+    if isinstance(error, TimeoutError) or not isinstance(error, Exception):
+        return True
+    answers = (ftplib.error_temp, ftplib.error_perm, FileNotFoundError, FffsError)
+    return hasattr(getattr(fs, "ftp", None), "sendcmd") and not isinstance(error, answers)
+
+
+def _require_own_answer(ftp: Any) -> None:
+    """Ask a server of FTP for something that only this question has as its answer. Raises what is raised otherwise."""
+    try:
+        answer = ftp.sendcmd("PWD")
+    except ftplib.error_perm:  # it does not tell
+        return
+    if not answer.startswith("257"):
+        raise ftplib.error_reply(answer)
+
+
+def close(fs: Any) -> None:
+    """Close the connection of SFTP or FTP: a thread of the former would keep it."""
+    for name in ("client", "ftp"):
+        with contextlib.suppress(Exception):
+            getattr(fs, name).close()
