@@ -246,21 +246,145 @@ def test_batches_of_a_data_set_that_makes_its_own(path: Path, loader: Any, worke
         assert found == expected
 
 
-def test_a_single_sample_comes_once_through_getitem_of_a_subclass(path: Path) -> None:
-    class Counting(Dataset):
-        def __getitem__(self, indices: Any) -> Any:
-            found = super().__getitem__(indices)
-            return [len(record) for record in found] if isinstance(found, list) else len(found)
+def _after(get: Any) -> Any:
+    def get_item(self: Any, indices: Any) -> Any:
+        found = get(self, indices)
+        return [len(record) for record in found] if isinstance(found, list) else len(found)
 
-    counting = Counting(path)
-    assert (
-        counting[3]
-        == counting[[3]][0]
-        == Subset(counting, [3])[0]
-        == (counting + counting)[23]
-        == len(Dataset(path)[3])
-    )
-    assert Subset(Batched(path), [3])[0].tolist() == Dataset(path)[3].tolist()
+    return get_item
+
+
+def _lists_only(get: Any) -> Any:
+    return lambda self, indices: [len(record) for record in get(self, indices)]
+
+
+def _integers_to_the_base(get: Any) -> Any:
+    def get_item(self: Any, indices: Any) -> Any:
+        if isinstance(indices, int):
+            return get(self, indices)
+        return [len(record) for record in get(self, indices)]
+
+    return get_item
+
+
+def _one_by_one(get: Any) -> Any:
+    return lambda self, indices: [len(get(self, index)) for index in indices]
+
+
+def _of_itself(get: Any) -> Any:
+    def get_item(self: Any, indices: Any) -> Any:
+        return [self[index] for index in indices] if isinstance(indices, list) else len(get(self, indices))
+
+    return get_item
+
+
+STYLES = [_after, _lists_only, _integers_to_the_base, _one_by_one, _of_itself]
+
+
+@pytest.mark.parametrize("base", [Dataset, Subset, fffs.torch.ConcatDataset])
+@pytest.mark.parametrize("style", STYLES)
+def test_a_single_sample_is_that_of_a_batch_of_one(path: Path, style: Any, base: Any) -> None:
+    made = type("Made", (base,), {"__getitem__": style(base.__getitem__)})
+    mixed = type("Mixed", (type("Mixin", (), {"__getitem__": style(base.__getitem__)}), base), {})
+    further = type("Further", (made,), {})
+    whole = Dataset(path)
+    expected = [len(record) for record in whole[:20]]
+    for kind in (made, mixed, further):
+        dataset = kind(*{Dataset: [path], Subset: [whole, range(20)]}.get(base, [[whole]]))
+        assert dataset[3] == dataset[[3]][0] == dataset[np.int64(3)] == dataset[torch.tensor(3)] == expected[3]
+        assert Subset(dataset, [3])[0] == (dataset + dataset)[23] == expected[3]
+        assert torch.utils.data.ConcatDataset([dataset])[3] == expected[3]
+        for loader in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
+            for batch_size in (None, 7):
+                found = list(loader(dataset, batch_size=batch_size))
+                assert [int(x) for batch in found for x in torch.as_tensor(batch).reshape(-1)] == expected
+        with pytest.raises(UsageError, match="bool"):
+            dataset[True]
+
+
+def test_readers_of_the_users_make_single_samples(path: Path) -> None:
+    class Pairs(Dataset):
+        def __init__(self, path: Path) -> None:
+            self.left, self.right = fffs.FileReader(path), fffs.FileReader(path)
+
+        def __len__(self) -> int:
+            return self.left.n
+
+        def __getitem__(self, indices: Any) -> Any:
+            return list(zip(self.left.read(indices), self.right.read(indices), strict=True))
+
+    pairs, records = Pairs(path), Dataset(path)
+    for left, right in (pairs[3], Subset(pairs, [3])[0], torch.utils.data.Subset(pairs, [3])[0]):
+        assert bytes(left) == bytes(right) == bytes(records[3])
+    assert len(list(pairs)) == 20
+
+
+class BatchesBeside(Dataset):
+    """As data sets for torch: single samples, and batches that are something else."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return len(self.reader.read_one(index))
+
+    def __getitems__(self, indices: Any) -> Any:
+        return {"lengths": torch.tensor([self[index] for index in indices])}
+
+
+class NoBatches(Dataset):
+    __getitems__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: Any) -> Any:
+        return len(self.reader.read_one(index))
+
+
+class Integers(Dataset, takes_integers=True):
+    def __getitem__(self, index: Any) -> Any:
+        return [self[k] for k in index] if isinstance(index, list) else len(self.reader.read_one(index))
+
+
+@pytest.mark.parametrize("kind", [BatchesBeside, NoBatches, Integers])
+@pytest.mark.parametrize("loader", [fffs.torch.DataLoader, torch.utils.data.DataLoader])
+def test_data_sets_that_take_integers(path: Path, kind: Any, loader: Any) -> None:
+    dataset = kind(path)
+    expected = [len(record) for record in Dataset(path)[:20]]
+    subset, nested = Subset(dataset, range(20)), Subset(Subset(dataset, range(20)), range(20))
+    parts = [dataset, subset, nested]
+    if kind is not BatchesBeside:
+        parts.append(dataset + dataset)
+    for part in parts:
+        assert part[3] == expected[3]
+        assert [int(x) for x in loader(part, batch_size=None)][:20] == expected
+        found = list(loader(part, batch_size=10, collate_fn=lambda samples: samples))
+        batches = [batch["lengths"] if kind is BatchesBeside else batch for batch in found]
+        assert [int(x) for batch in batches for x in batch][:20] == expected
+
+
+@pytest.mark.parametrize("make", [iter, lambda data: map(bytes, data), lambda data: (record for record in data)])
+def test_data_sets_that_return_iterators_can_be_joined(path: Path, make: Any) -> None:
+    class Iterators(Dataset):
+        def process(self, indices: Any, data: Any) -> Any:
+            return make(data)
+
+    both = Iterators(path) + Iterators(path)
+    assert [bytes(record) for record in both[[1, 21]]] == [bytes(Dataset(path)[1])] * 2
+    assert bytes(both[21]) == bytes(Dataset(path)[1])
+    assert [bytes(record) for record in both[[21]]] == [bytes(Dataset(path)[1])]
+
+
+def test_a_mapping_has_no_single_samples(path: Path) -> None:
+    class Whole(Dataset):
+        def process(self, indices: Any, data: Any) -> Any:
+            return {"data": data}
+
+    with pytest.raises(UsageError, match="returned a mapping, which has no single samples"):
+        Whole(path)[3]
+
+
+def test_many_data_sets_that_refer_to_all_others(path: Path) -> None:
+    datasets = [Dataset(path) for _ in range(40)]
+    for dataset in datasets:
+        dataset.others = datasets  # type: ignore[attr-defined]
+        vars(dataset).update({f"other{k}": other for k, other in enumerate(datasets)})
+    assert set(datasets[7].ffreaders()) == {dataset.reader for dataset in datasets}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from torch_samples import WARNINGS, write
 
 import fffs
+from fffs.errors import UsageError
 from fffs.torch import DataLoader, PackedFolder
 
 GRANULAR = Path(__file__).parent / "golden/granular"
@@ -193,3 +194,20 @@ def test_what_has_no_classes_or_samples_is_refused(tmp_path: Path, pack: Path) -
         PackedFolder(tmp_path / "flat.ffr")
     with pytest.raises(FileNotFoundError):
         PackedFolder(tmp_path / "missing.ffr")
+
+
+def test_a_single_sample_is_that_of_a_batch_of_one(pack: Path) -> None:
+    class Marked(PackedFolder):
+        def __getitem__(self, indices: Any) -> Any:
+            found = super().__getitem__(indices)
+            return [(*sample, "x") for sample in found] if isinstance(found, list) else (*found, "x")
+
+    class Whole(PackedFolder):
+        def process(self, indices: Any, data: Any) -> Any:
+            return {"data": data}
+
+    marked, plain = Marked(pack), PackedFolder(pack)
+    assert marked[3][1:] == marked[[3]][0][1:] == (plain[3][1], "x")
+    assert bytes(marked[3][0]) == bytes(plain[3][0])
+    with pytest.raises(UsageError, match=r"Whole\.process returned a mapping, which has no single samples"):
+        Whole(pack)[3]

@@ -340,6 +340,20 @@ def test_the_programs_own_functions_of_torchs_collate_are_called(
             assert torch.equal(tensor, other)
 
 
+def _register(worker: int) -> None:
+    default_collate_fn_map[np.ndarray] = _half
+
+
+def test_functions_that_a_worker_registers_are_called(ragged: Path) -> None:
+    loaders = [
+        kind(Dataset(ragged), batch_size=5, num_workers=1, worker_init_fn=_register)
+        for kind in (DataLoader, torch.utils.data.DataLoader)
+    ]
+    for found, wanted in zip(*loaders, strict=True):
+        assert found.dtype == torch.float16
+        assert torch.equal(found, wanted)
+
+
 class Endless(list[list[int]]):
     """Makes another sampler at each question."""
 

@@ -87,6 +87,42 @@ def test_random_numbers_of_a_collate_fn_are_resumed(path: Path, workers: int, ot
     check(make, workers, other_workers)
 
 
+class FromItems(Noisy):
+    """Makes batches as data sets for torch do."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [(*self[[index]][0], torch.rand(1)) for index in indices]
+
+
+class OtherIndices(Noisy):
+    def __getitems__(self, indices: Any) -> Any:
+        return super().__getitems__([N - 1 - index for index in indices])
+
+
+class Passed(Noisy):
+    def __getitems__(self, indices: Any) -> Any:
+        first = torch.rand(2)
+        samples = super().__getitems__(indices)
+        assert not torch.equal(samples[0][1], first)
+        return [(*sample, first) for sample in samples]
+
+
+class NoBatches(Noisy):
+    __getitems__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("workers", "other_workers"), [(0, 0), (0, 2), (2, 0)])
+@pytest.mark.parametrize("kind", [FromItems, OtherIndices, Passed, NoBatches])
+def test_random_numbers_of_own_batches_are_resumed(path: Path, kind: Any, workers: int, other_workers: int) -> None:
+    def make(**arguments: Any) -> DataLoader:
+        return DataLoader(kind(path), 4, shuffle=True, collate_fn=mixed, **arguments)
+
+    check(make, workers, other_workers)
+    before = torch.get_rng_state()
+    list(DataLoader(kind(path), 4, generator=torch.Generator()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 class FailsAtNine(Dataset):
     """Fails for one record."""
 

@@ -14,9 +14,10 @@ except ModuleNotFoundError as error:
 
 from fffs.torch.batch import RecordBatch
 from fffs.torch.dataloader import DataLoader
-from fffs.torch.dataset import ConcatDataset, Dataset, ReaderRegistry, Subset
+from fffs.torch.dataset import ConcatDataset, Dataset, Subset
 from fffs.torch.elastic import ElasticBatchSampler
 from fffs.torch.folder import PackedFolder
+from fffs.torch.registry import ReaderRegistry
 
 __all__ = [
     "ConcatDataset",

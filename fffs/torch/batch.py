@@ -26,7 +26,8 @@ class Batch(list[int]):
 
     ``seed``: for the random numbers that samples may use. ``joined``: the result goes to ``Collate``, which accepts
     ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one. ``upcoming``: the
-    batches that the same worker gets next, int64 each.
+    batches that the same worker gets next, int64 each. ``seeded``: the generators were seeded for it, in a worker when
+    it came there, right before the data set gets it.
     """
 
     def __init__(
@@ -36,12 +37,20 @@ class Batch(list[int]):
         joined: bool = False,
         single: bool = False,
         upcoming: Sequence[bytes] = (),
+        seeded: bool = False,
     ) -> None:
         super().__init__(indices)
-        self.seed, self.joined, self.single, self.upcoming = seed, joined, single, upcoming
+        self.seed, self.joined, self.single, self.upcoming, self.seeded = seed, joined, single, upcoming, seeded
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (list(self), self.seed, self.joined, self.single, self.upcoming)
+        return _arrived, (list(self), self.seed, self.joined, self.single, self.upcoming, self.seeded)
+
+
+def _arrived(*arguments: Any) -> Batch:
+    batch = Batch(*arguments)
+    if batch.seeded:
+        seed_generators(batch.seed)
+    return batch
 
 
 class Records:

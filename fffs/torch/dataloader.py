@@ -15,7 +15,7 @@ from torch.utils.data import default_convert
 from fffs.errors import UsageError
 from fffs.torch.ahead import Announced, LookAhead, Told, has_fixed_order
 from fffs.torch.arena import Arena, settle
-from fffs.torch.batch import Collate, RestoredGenerators, stacks_arrays
+from fffs.torch.batch import Collate, RestoredGenerators
 from fffs.torch.dataset import Dataset
 from fffs.torch.elastic import ElasticBatchSampler
 from fffs.torch.elastic_order import ElasticOrder
@@ -52,7 +52,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       refused: see ``load_state_dict``. ``set_step`` is not part of the state.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
-    If it has a ``__getitems__`` of its own, torch does not call that in this mode, and only the order is resumed.
+    If it, or a data set that it takes its samples from, has a ``__getitems__`` of its own, torch does not call that in
+    this mode, and only the order is resumed.
     Not thread-safe. A child of fork must not continue its parent's iterator.
 
     Examples:
@@ -112,7 +113,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         if not isinstance(dataset, torch.utils.data.IterableDataset):
             # Without batches, torch does not call __getitems__, so that of a user need not accept a single sample.
-            self._ours = isinstance(dataset, Dataset) and not (one_by_one and dataset.has_own_batches)
+            self._ours = isinstance(dataset, Dataset) and not (one_by_one and dataset.reaches_own_batches)
             order = self.sampler if self.batch_sampler is None else self.batch_sampler
             look_ahead: Callable[..., LookAhead] | None = None
             if self._ours and has_fixed_order(order):
@@ -148,9 +149,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @property
     def _kind(self) -> Kind:
         collate: Any = self.collate_fn
+        dataset: Any = self.dataset
         if not self._ours:
             return Kind.PLAIN
-        return Kind.JOINED if collate.users is None and stacks_arrays() else Kind.SEEDED
+        if dataset.has_own_batches:
+            return Kind.OWN
+        return Kind.JOINED if collate.users is None else Kind.SEEDED
 
     def __iter__(self) -> Any:
         self._end_killed_workers()
@@ -200,7 +204,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _make_iterator(self) -> Any:
         """Make torch's iterator, with an arena if it starts workers."""
         if self._order is not None and not self._has_workers:
-            self._order.kind = self._kind
+            self._order.kind, self._order.is_here = self._kind, self.num_workers == 0
         if self.num_workers == 0 or self._has_workers:
             return super().__iter__()
         if isinstance(self.dataset, Dataset):

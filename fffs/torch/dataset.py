@@ -6,46 +6,23 @@ import bisect
 import contextlib
 import itertools
 import operator
-import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch.utils.data
 
 import fffs
-from fffs.base.numbers import as_number, refuse_bools
+from fffs.base.numbers import as_number
 from fffs.base.paths import PathLike
 from fffs.base.text import plural
 from fffs.errors import ClosedError, RecordIndexError, UsageError
 from fffs.native import lib
 from fffs.reader import FileReader
-from fffs.torch.batch import Batch, Records, seed_generators, share_threads
+from fffs.torch.batch import Batch, Records, seed_generators, share_threads, stacks_arrays
 from fffs.torch.disk import suit_memory
-
-
-def several(indices: Any, count: int) -> list[Any] | None:
-    """Return the indices for a data set of ``count`` samples as a list, or None for a single integer.
-
-    Raises:
-        TypeError: ``indices`` is neither.
-        UsageError: it is a bool.
-
-    """
-    if isinstance(indices, slice):
-        return list(range(*indices.indices(count)))
-    if isinstance(indices, (np.ndarray, torch.Tensor)) and indices.ndim:
-        listed: list[Any] = indices.tolist()
-        return listed
-    if isinstance(indices, Iterable) and not isinstance(indices, (str, bytes, torch.Tensor, np.ndarray)):
-        return list(indices)
-    refuse_bools([indices])
-    try:
-        operator.index(indices)
-    except TypeError:
-        raise TypeError(f"indices must be an integer or a list of integers, not {type(indices).__name__}") from None
-    return None
+from fffs.torch.indices import by_lists, several
+from fffs.torch.registry import ReaderRegistry
 
 
 def _function(owner: Any, name: str) -> Any:
@@ -53,46 +30,17 @@ def _function(owner: Any, name: str) -> Any:
     return getattr(getattr(owner, name), "__func__", None)
 
 
+def no_single_samples(dataset: Dataset) -> UsageError:
+    """Return the exception for a data set that makes a mapping of a batch, and is asked for a sample."""
+    return UsageError(f"{type(dataset).__name__}.process returned a mapping, which has no single samples; use a list")
+
+
 def _batch_of(dataset: Dataset, indices: list[int]) -> Any:
     """Return a batch of a data set, as a DataLoader gets it."""
-    return dataset.__getitems__(indices) if getattr(dataset, "has_own_batches", False) else dataset[indices]
-
-
-class ReaderRegistry:
-    """An object that can list the FileReaders among its attributes.
-
-    Examples:
-        >>> [reader.n for reader in fffs.torch.Dataset("train.ffr").ffreaders()]
-        [3]
-
-    """
-
-    def ffreaders(self) -> list[FileReader]:
-        """Return the readers among the attributes, followed by those of registries among the attributes."""
-        return self._readers_among(list(vars(self).values()))
-
-    def _readers_among(self, values: list[Any]) -> list[FileReader]:
-        readers = [value for value in values if isinstance(value, FileReader)]
-        if any(registry is self for registry in _asking.registries):  # a split may have the data set that has it
-            return []
-        _asking.registries.append(self)
-        try:
-            for value in values:
-                if isinstance(value, ReaderRegistry):
-                    readers += value.ffreaders()
-        finally:
-            _asking.registries.pop()
-        return readers
-
-
-class _Asking(threading.local):
-    """The registries whose readers a thread is listing."""
-
-    def __init__(self) -> None:
-        self.registries: list[ReaderRegistry] = []
-
-
-_asking = _Asking()
+    if not getattr(dataset, "has_own_batches", False):
+        return dataset[indices]
+    get: Any = dataset.__getitems__
+    return [dataset[index] for index in indices] if get is None else get(indices)
 
 
 class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
@@ -108,7 +56,8 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def process(self, indices, data):
                 return [decode(record) for record in data]
 
-    or use your own readers, and override ``__len__`` and ``__getitem__``, which then gets lists of indices::
+    or use your own readers, and override ``__len__`` and ``__getitem__``, which then gets lists of indices, also for
+    ``ds[3]``::
 
         class Pairs(fffs.torch.Dataset):
             def __init__(self, left, right):
@@ -120,8 +69,10 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def __getitem__(self, indices):
                 return list(zip(self.left.read(indices), self.right.read(indices)))
 
-    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). A data set may be forked and pickled; an
-    unpickled reader opens its files again. It may be used from any thread if ``process`` may.
+    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). In a class that overrides that, too, or
+    that is made with ``class Mine(Dataset, takes_integers=True)``, an own ``__getitem__`` gets integers as they are. A
+    data set may be forked and pickled; an unpickled reader opens its files again. It may be used from any thread if
+    ``process`` may.
 
     Examples:
         >>> records = fffs.torch.Dataset("train.ffr")
@@ -148,9 +99,18 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         if isinstance(self.reader, FileReader):
             suit_memory(self.reader)
 
+    def __init_subclass__(cls, takes_integers: bool = False, **options: Any) -> None:
+        """takes_integers: ``__getitem__`` is not to get a list of one in their place."""
+        super().__init_subclass__(**options)
+        known = [base.__getitem__ for base in cls.__mro__[1:] if issubclass(base, Dataset)]
+        has_batches = cls.__getitems__ is not Dataset.__getitems__  # as data sets for torch: single samples beside them
+        if not (takes_integers or has_batches or cls.__getitem__ in known):
+            cls.__getitem__ = by_lists(cls.__getitem__)  # type: ignore[method-assign]
+
     def __len__(self) -> int:
         return self.reader.n
 
+    @by_lists
     def __getitem__(self, indices: Any) -> Any:
         """Return a sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
 
@@ -163,10 +123,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         """
         numbers = several(indices, len(self))
         if numbers is None:
-            samples = Dataset.__getitem__(self, [operator.index(indices)])  # not that of a subclass, which called this
-            if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
-                raise UsageError(f"{type(self).__name__}.process returned no sample for record {indices}")
-            return samples[0]
+            raise no_single_samples(self)
         share_threads()
         samples = self.process(numbers, self.reader.read(numbers))
         if type(samples) is list and len(samples) != len(numbers):  # anything else is for the user's own collate_fn
@@ -184,10 +141,11 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             return self[numbers]
         for batch in indices.upcoming[: lib.fffs_remote_depth()]:
             self.announce_safely(memoryview(batch).cast("q").tolist())
-        if indices.joined and (records := self.raw(numbers)) is not None:
+        if indices.joined and stacks_arrays() and (records := self.raw(numbers)) is not None:
             share_threads()
             return records
-        seed_generators(indices.seed)
+        if not indices.seeded:
+            seed_generators(indices.seed)
         samples = self[numbers]
         return samples[0] if indices.single else samples
 
@@ -195,6 +153,11 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
     def has_own_batches(self) -> bool:
         """Whether ``__getitems__`` is overridden."""
         return _function(self, "__getitems__") is not Dataset.__getitems__
+
+    @property
+    def reaches_own_batches(self) -> bool:
+        """The same, of this data set or one that it takes its samples from."""
+        return self.has_own_batches
 
     def process(self, indices: list[int], data: list[Any]) -> Any:
         """Make samples from a batch of records. To be overridden; by default, samples are the records.
@@ -258,7 +221,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         return ConcatDataset([self, other])
 
 
-class Subset(Dataset):
+class Subset(Dataset, takes_integers=True):
     """The samples of a data set with the given indices, in their order.
 
     Examples:
@@ -284,8 +247,13 @@ class Subset(Dataset):
         """As in the data set, with indices into the subset."""
         numbers = several(indices, len(self))
         if numbers is None:
-            return self.dataset[self._of_dataset([operator.index(indices)])][0]
+            return self.dataset[self._of_dataset([operator.index(indices)])[0]]
         return _batch_of(self.dataset, self._of_dataset(numbers))
+
+    @property
+    def reaches_own_batches(self) -> bool:
+        """As in the base class."""
+        return self.has_own_batches or getattr(self.dataset, "reaches_own_batches", False)
 
     def announce(self, indices: list[int]) -> None:
         """As in the data set."""
@@ -302,7 +270,7 @@ class Subset(Dataset):
         return self.dataset.raw(self._of_dataset(indices)) if type(self) is Subset else None
 
 
-class ConcatDataset(Dataset):
+class ConcatDataset(Dataset, takes_integers=True):
     """Several data sets joined in order, as by ``a + b``.
 
     Examples:
@@ -354,23 +322,31 @@ class ConcatDataset(Dataset):
         numbers = several(indices, len(self))
         if numbers is None:
             k, number = self._locate(indices)
-            return self.datasets[k][[number]][0]
+            return self.datasets[k][number]
         samples: list[Any] = [None] * len(numbers)
         for k, pairs in sorted(self._by_dataset(numbers).items()):
             found = _batch_of(self.datasets[k], [number for _, number in pairs])
-            self._require_samples(found, len(pairs), self.datasets[k])
-            for (place, _), sample in zip(pairs, found, strict=True):
+            for (place, _), sample in zip(pairs, self._listed(found, len(pairs), self.datasets[k]), strict=True):
                 samples[place] = sample
         return samples
 
+    @property
+    def reaches_own_batches(self) -> bool:
+        """As in the base class."""
+        return self.has_own_batches or any(dataset.reaches_own_batches for dataset in self.datasets)
+
     @staticmethod
-    def _require_samples(found: Any, count: int, dataset: Dataset) -> None:
+    def _listed(found: Any, count: int, dataset: Dataset) -> Any:
+        """Return samples as something with a length. Raises UsageError: they are no samples, or not so many."""
+        if isinstance(found, Iterator):
+            found = list(found)
         is_sequence = not isinstance(found, (Mapping, str, bytes)) and hasattr(found, "__len__")
         if not is_sequence or len(found) != count:
             raise UsageError(
                 f"data sets that are joined return one sample for each record, and {type(dataset).__name__} returned "
                 f"{plural(len(found), 'sample') if is_sequence else type(found).__name__} for {plural(count, 'record')}"
             )
+        return found
 
     def ffreaders(self) -> list[FileReader]:
         """Return the readers of all data sets."""

@@ -16,8 +16,9 @@ from fffs.layouts.view import TreeView
 from fffs.reader import FileReader
 from fffs.records.reopening import OpenedNames, refuse_others
 from fffs.torch.batch import share_threads
-from fffs.torch.dataset import Dataset, several
+from fffs.torch.dataset import Dataset, no_single_samples
 from fffs.torch.image_folder import find_samples
+from fffs.torch.indices import several
 
 
 class PackedFolder(Dataset):
@@ -118,7 +119,7 @@ class PackedFolder(Dataset):
         """Return (sample, target) for an integer, or a list of these, read in one batch, for a list."""
         numbers = several(indices, len(self))
         if numbers is None:
-            return self[[indices]][0]
+            raise no_single_samples(self)
         chosen = resolve(numbers, len(self))
         share_threads()
         return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fffs.torch.ahead import LookAhead
-from fffs.torch.batch import Batch
+from fffs.torch.batch import Batch, seed_generators
 from fffs.torch.epoch import Epoch, noted
 from fffs.torch.generators import Source, draw_seed, first_number, get_state, set_state
 from fffs.torch.replay import Replay
@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     PLAIN = enum.auto()  # the sampler's batch, for data sets of other packages
     SEEDED = enum.auto()  # a Batch, for data sets of fffs
     JOINED = enum.auto()  # a Batch whose records Collate reads
+    OWN = enum.auto()  # a Batch for a data set that does not seed the generators: with batches of its own
 
 
 class Order:
@@ -57,6 +58,7 @@ class Order:
         """
         self.sampler, self.look_ahead, self._fits = sampler, look_ahead, fits
         self.kind = Kind.PLAIN  # the form in which the next iterator yields batches; the loader sets it
+        self.is_here = True  # batches are loaded in this process; the loader sets it, too
         self.step = 0
         self.epoch = Epoch(0)
         # When torch makes an iterator, it draws a seed for its workers from the generator that the order comes from:
@@ -307,7 +309,10 @@ class Draws:
         single = not isinstance(indices, Iterable) or getattr(indices, "ndim", None) == 0  # a 0-d tensor is an index
         numbers = [plain(indices)] if single else plain(indices)
         seed = self._order.seed(epoch, position, numbers)
-        return Batch(numbers, seed, self._kind is Kind.JOINED, single, self._upcoming())
+        is_own = self._kind is Kind.OWN
+        if is_own and self._order.is_here:
+            seed_generators(seed)
+        return Batch(numbers, seed, self._kind is Kind.JOINED, single, self._upcoming(), is_own)
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:
