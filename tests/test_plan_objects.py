@@ -367,6 +367,97 @@ def test_a_driver_that_lost_its_lock_at_its_commit(
     assert files_in_pack(f"{target}/") == on_disk(other)
 
 
+@pytest.mark.parametrize("is_guarded", [True, False])
+@pytest.mark.parametrize("then", ["restart", "abort", "half", "all", "commit"])
+def test_a_driver_that_lost_its_lock_at_its_commit_to_one_of_the_same_source(
+    then: str,
+    is_guarded: bool,
+    cloud: Weed,
+    source: Path,
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
+    suspended: None,
+) -> None:
+    """The plans are equal. It does not say success for parts that were removed, and the other one can go on."""
+
+    def take_over(place: Any, name: str, mark: str, fingerprint: str) -> Any:
+        monkeypatch.setattr(plan_objects._OpenObjects, "new_part", new_part)
+        guarded = place.new_part(name, mark, fingerprint)
+        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
+        plans.append(fffs.plan_pack(source, target, 2, restart=True))
+        if then == "abort":
+            plans[0].abort()
+        for task in plans[0].tasks[: {"half": 1, "all": 2, "commit": 2}.get(then, 0)]:
+            task.run()
+        if then == "commit":
+            plans[0].commit()
+        return guarded if is_guarded else NewObject(f"{target}/{name}")
+
+    plans: list[fffs.PackPlan] = []
+    plan = fffs.plan_pack(source, target, 2)
+    for task in plan.tasks:
+        task.run()
+    new_part = plan_objects._OpenObjects.new_part
+    monkeypatch.setattr(plan_objects._OpenObjects, "new_part", take_over)
+    if then == "all":
+        plan.commit()
+        with pytest.raises(UsageError, match="this plan is not there any more"):
+            plans[0].commit()
+    else:
+        with pytest.raises(UsageError, match="this plan is not there any more"):
+            plan.commit()
+    if then == "abort":
+        assert keys_in(target) == set()
+        fffs.pack_folder(source, target, parts=2)
+    if then in ("restart", "half"):
+        assert "fffs-parts.json" not in keys_in(target)
+        for task in plans[0].tasks:
+            task.run()
+        plans[0].commit()
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
+@pytest.mark.parametrize("moment", ["the state is gone", "its parts are gone"])
+def test_a_manifest_that_comes_while_a_plan_is_removed(
+    moment: str, cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a driver that lost its lock, and looked at the plan before it was removed."""
+
+    def delete(place: Any, keys: Any, *arguments: Any) -> Any:
+        delete_objects(place, keys, *arguments)
+        if not late and keys[0].endswith("/state" if moment == "the state is gone" else ".ffr"):
+            late.append(moment)
+            cloud.put(cloud.bucket, parse_url(f"{target}/fffs-parts.json").key, b"{}")
+
+    late: list[str] = []
+    for task in fffs.plan_pack(source, target, 2).tasks:
+        task.run()
+    delete_objects = plan_objects.delete_objects
+    monkeypatch.setattr(plan_objects, "delete_objects", delete)
+    if moment == "the state is gone":
+        with pytest.raises(UsageError, match=r"already exists and is not empty \(it has fffs-parts"):
+            fffs.plan_pack(source, target, 2, restart=True)
+    else:
+        again = fffs.plan_pack(source, target, 2, restart=True)
+        assert not any(key.startswith(("fffs-parts", "photos")) for key in keys_in(target))
+        for task in again.tasks:
+            task.run()
+        again.commit()
+    assert len(late) == 1
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
+def test_a_manifest_of_another_set_is_not_replaced(cloud: Weed, source: Path, target: str) -> None:
+    plan = fffs.plan_pack(source, target, 2)
+    for task in plan.tasks:
+        task.run()
+    key = parse_url(f"{target}/fffs-parts.json").key
+    cloud.put(cloud.bucket, key, b"of another tool")
+    with pytest.raises(UsageError, match=r"already exists: fffs-parts\.json is of another set"):
+        plan.commit()
+    assert read(f"{target}/fffs-parts.json") == b"of another tool"
+
+
 def test_a_lock_that_was_taken_is_not_renewed(cloud: Weed, target: str, quick: None) -> None:
     url = f"{target}/.fffs-plan-driver"
     with lease.lease(url, target):

@@ -106,8 +106,9 @@ class _OpenObjects(OpenPlace):
         if UNFINISHED not in names:  # a set that was copied there, for example
             return
         delete_objects(f"{self._target}/", [parse_url(f"{self._place}/{STATE}").key])
-        if MANIFEST not in names:
+        if not self._plan.is_in_place():
             self._delete_parts(self._plan.names())  # a task whose part comes later finds no plan any more
+            delete_objects(f"{self._target}/", [parse_url(self._plan.part(MANIFEST)).key])  # nor does a late commit
         delete_folder(f"{self._place}/")
 
     def read(self, name: str) -> bytes | None:
@@ -146,15 +147,26 @@ class _OpenObjects(OpenPlace):
         return NewObject(self._plan.part(name), Guard(state, state_ending(fingerprint), GONE))
 
     def put_in_place(self, names: list[tuple[str, str]], manifest: str, fingerprint: str) -> None:
-        """See ``OpenPlace``. The parts have their names already; the manifest is written last."""
-        data = manifest.encode("ascii")
+        """See ``OpenPlace``. The parts have their names already; the manifest is written last.
+
+        A process that was suspended finds a plan of another driver afterwards, perhaps of the same source, or none, or
+        not all parts. Whoever removes a plan looks for the manifest after the state is gone, and then removes the
+        parts. So if the state is there after the manifest, with all parts, these stay.
+        """
+        url, data = self._plan.part(MANIFEST), manifest.encode("ascii")
         with self.new_part(MANIFEST, "", fingerprint) as output:
             with output.raw() as stream:
                 stream.write(data)
+            there = read_object(url)
+            if there is not None and fingerprint.encode("ascii") not in there:
+                other = f"already exists: {MANIFEST} is of another set; name another folder"
+                raise UsageError(f"{self._target}: {other if self._plan.fingerprint() == fingerprint else GONE}")
             output.commit()
-        # This process was suspended after its last look if there is another plan, whose parts these are now.
-        if self._plan.fingerprint() not in (None, fingerprint):
-            url = self._plan.part(MANIFEST)
-            if read_object(url) == data:
-                delete_objects(url, [parse_url(url).key])
-            raise UsageError(f"{self._target}: {GONE}")
+        found, sizes = self._plan.fingerprint(), self.sizes()
+        is_complete = all(name in sizes for name, _ in names)
+        if found == fingerprint and is_complete:
+            return
+        # Without a plan, another driver may have committed the same parts.
+        if not (found is None and is_complete) and read_object(url) == data:
+            delete_objects(url, [parse_url(url).key])
+        raise UsageError(f"{self._target}: {GONE}")

@@ -210,6 +210,7 @@ class PlanPlace(ABC):
                 self.refuse_content()
             if is_new:
                 place.empty()
+                self.refuse_content()  # a driver that lost its lock may have committed meanwhile
             try:
                 place.make()
                 _put_inputs(place, inputs)
