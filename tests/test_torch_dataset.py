@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -510,3 +511,15 @@ def test_a_granular_data_set_is_a_data_set_of_rows(tmp_path: Path, workers: int)
     loader = fffs.torch.DataLoader(dataset, batch_size=4, num_workers=workers)
     batches = [(batch["name"], batch["number"].tolist()) for batch in loader]
     assert batches == [([f"row {k}" for k in part], list(part)) for part in (range(4), range(4, 8), range(8, 9))]
+
+
+def test_a_class_of_a_program_is_sent_by_value(path: Path) -> None:
+    """As Ray and Dask do with classes of ``__main__``."""
+
+    class Lengths(Dataset):
+        def __getitem__(self, indices: Any) -> Any:
+            return [len(record) for record in self.reader.read(indices)]
+
+    code = f"import pickle; found = pickle.loads({cloudpickle.dumps(Lengths(path))!r}); print(found[3], found[[3]])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{len(Dataset(path)[3])} [{len(Dataset(path)[3])}]\n"

@@ -43,25 +43,29 @@ def by_lists(get: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     @functools.wraps(get)
     def get_item(self: Any, indices: Any) -> Any:
-        call = (id(self), get)
-        if not _is_single(indices) or call in _calls.open:  # it makes lists of its own single samples
-            return get(self, indices)
-        refuse_bools([indices])
-        number = operator.index(indices)
-        _calls.open.add(call)
-        try:
-            samples = get(self, [number])
-        finally:
-            _calls.open.discard(call)
-        if isinstance(samples, Iterator):
-            samples = list(samples)
-        if isinstance(samples, Mapping):  # has no samples by numbers
-            return get(self, number)
-        if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
-            raise UsageError(f"{type(self).__name__}.process returned no sample for record {number}")
-        return samples[0]
+        return _get_item(get, self, indices)  # all that cloudpickle takes along with a class of __main__
 
     return get_item
+
+
+def _get_item(get: Callable[[Any, Any], Any], dataset: Any, indices: Any) -> Any:
+    call = (id(dataset), get)
+    if not _is_single(indices) or call in _calls.open:  # it makes lists of its own single samples
+        return get(dataset, indices)
+    refuse_bools([indices])
+    number = operator.index(indices)
+    _calls.open.add(call)
+    try:
+        samples = get(dataset, [number])
+    finally:
+        _calls.open.discard(call)
+    if isinstance(samples, Iterator):
+        samples = list(samples)
+    if isinstance(samples, Mapping):  # has no samples by numbers
+        return get(dataset, number)
+    if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
+        raise UsageError(f"{type(dataset).__name__}.process returned no sample for record {number}")
+    return samples[0]
 
 
 class _Calls(threading.local):
