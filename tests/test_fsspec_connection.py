@@ -233,6 +233,7 @@ class Throttled(Connected):
 def test_a_file_of_which_nothing_is_told_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes might be those of another one; those of records with checksums are not."""
     for kind in (Limited, Throttled):
+        kind.clear_instance_cache()
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, kind.protocol, kind)
     with fffs.open(url, format="bag") as reader, fffs.open(url.replace("bag", "ffr")) as verified:
         for _ in range(2):
@@ -244,6 +245,25 @@ def test_a_file_of_which_nothing_is_told_for_a_while(url: str, monkeypatch: pyte
             assert _read(verified) == EXPECTED
             Connected.is_up[0] = True
             assert _read(reader) == EXPECTED
+
+
+def test_an_archive_of_which_nothing_is_told_at_first_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be known later whether it was replaced."""
+
+    def info(self: Limited, path: str, **kwargs: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return asks(self, path, **kwargs)
+
+    Limited.clear_instance_cache()
+    failures: list[Exception] = [OSError("503 busy")]
+    asks = Limited.info
+    monkeypatch.setattr(Limited, "info", info)
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    with pytest.raises(ReadError, match="503 busy"):
+        fffs.open("zip://p.bag::http://x.zip", format="bag")
+    with fffs.open("zip://p.bag::http://x.zip", format="bag") as reader:
+        assert _read(reader) == EXPECTED
 
 
 def test_a_link_or_another_mode_is_no_other_archive(tmp_path: Path) -> None:

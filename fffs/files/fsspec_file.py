@@ -79,10 +79,7 @@ class FsspecFile(File):
         try:
             return version_of(archive.ask())
         except Exception as error:
-            if not self.version:
-                self._connection.archive = None  # nothing is told of it
-                return None
-            if archive.is_sure:
+            if not self.version or archive.is_sure:  # at opening, it is as if the file had this error
                 raise
             raise OSError(f"its archive: {said_by(error, self._secrets)}") from None
 
