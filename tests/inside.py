@@ -23,6 +23,7 @@ fffs.granular.resuming_writers
 fffs.granular.sample_sources
 fffs.base.descriptors
 fffs.torch.disk
+fffs.files.fsspec_file
 fffs.files.fsspec_host
 fffs.files.fsspec_servers
 fffs.torch.elastic

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import ftplib
 import gc
 import io
 import os
@@ -21,7 +23,7 @@ import fsspec
 import pytest
 from builders import record_file
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-from inside import fsspec_host, fsspec_servers
+from inside import fsspec_file, fsspec_host, fsspec_servers, sidecars
 
 import fffs
 from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
@@ -232,6 +234,7 @@ class Throttled(Connected):
 @pytest.mark.parametrize("url", ["throttled://p.bag", "zip://p.bag::throttled://x.zip", "zip://p.bag::http://x.zip"])
 def test_a_file_of_which_nothing_is_told_for_a_while(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes might be those of another one; those of records with checksums are not."""
+    monkeypatch.setattr(fsspec_file, "PAUSES", (0.01,))
     for kind in (Limited, Throttled):
         kind.clear_instance_cache()
         monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, kind.protocol, kind)
@@ -263,6 +266,63 @@ def test_an_archive_of_which_nothing_is_told_at_first_is_not_opened(monkeypatch:
     with pytest.raises(ReadError, match="503 busy"):
         fffs.open("zip://p.bag::http://x.zip", format="bag")
     with fffs.open("zip://p.bag::http://x.zip", format="bag") as reader:
+        assert _read(reader) == EXPECTED
+
+
+class AnswerError(Exception):
+    """As that of aiohttp."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status} of the server")
+        self.status = status
+
+
+@pytest.mark.parametrize("status", [404, 410, 403, 500, 503])
+def test_a_sidecar_that_a_server_of_the_web_does_not_give(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if it says that there is none, the file is read without it."""
+
+    def info(self: Limited, path: str, **kwargs: Any) -> Any:
+        if os.path.basename(path) == "p.bag":
+            return {**Connected.info(self, "p.bag"), "name": path}
+        raise FileNotFoundError(path) from AnswerError(status)
+
+    Limited.clear_instance_cache()
+    monkeypatch.setattr(Limited, "info", info)
+    monkeypatch.setattr(Limited, "get_file", lambda self, path, copy: Path(copy).write_bytes(self.files["p.bag"][0]))
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    if status < 500:
+        with fffs.open("simplecache::http://host/p.bag", format="bag") as reader:
+            assert _read(reader) == EXPECTED
+    else:
+        with pytest.raises(ReadError, match=f"AnswerError: {status} of the server"):
+            fffs.open("simplecache::http://host/p.bag", format="bag")
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_file_of_which_nothing_is_told_once(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long conversion asks once, at its end."""
+
+    def info(self: Throttled, path: str, **kwargs: Any) -> Any:
+        if is_open and left:
+            left.pop()
+            raise OSError("429 slow down")
+        return asks(self, path, **kwargs)
+
+    asks, is_open, left = Throttled.info, False, [0] * failures
+    monkeypatch.setattr(Throttled, "info", info)
+    monkeypatch.setattr(Throttled, "protocol", "throttled")
+    monkeypatch.setattr(fsspec_file, "PAUSES", (0.01, 0.01))
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "throttled", Throttled)
+    with fffs.open("throttled://p.bag", format="bag") as reader:
+        is_open = True
+        assert _read(reader) == EXPECTED
+
+
+def test_an_archive_in_a_url(tmp_path: Path) -> None:
+    data = base64.b64encode(Connected.files["x.zip"][0]).decode()
+    with fffs.open(f"zip://p.bag::data:application/zip;base64,{data}", format="bag") as reader:
         assert _read(reader) == EXPECTED
 
 
@@ -358,14 +418,19 @@ def test_a_connection_that_answers_for_other_files_stays(monkeypatch: pytest.Mon
 class Control:
     """The connection of ftplib."""
 
+    directory = '257 "/"'
+
     def __init__(self, fs: Own) -> None:
         self.fs = fs
 
     def sendcmd(self, command: str) -> str:
-        assert command == "PWD"
         self.fs._require_connection()
-        self.fs.answers.append('257 "/"')
+        name, _, path = command.partition(" ")
+        size = f"213 {len(self.fs.files[path][0])}" if path in self.fs.files else "550 no such file"
+        self.fs.answers.append({"PWD": self.directory, "NOOP": "200 ok", "TYPE": "200 ok", "SIZE": size}[name])
         answer = self.fs.answers.pop(0)
+        if answer[0] in "45":
+            raise {"4": ftplib.error_temp, "5": ftplib.error_perm}[answer[0]](answer)
         return answer
 
     def close(self) -> None:
@@ -528,6 +593,62 @@ def test_an_answer_that_nobody_waited_for(error: Exception, monkeypatch: pytest.
             assert _read(reader) == EXPECTED
         Connected.connections[-1].answers.append("226 Transfer complete")  # type: ignore[attr-defined]
         assert _read(reader) == EXPECTED
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("directory", ['257 "/"', "250 /", "450 busy", "502 unknown"])
+@pytest.mark.parametrize("url", OWN)
+def test_servers_that_do_not_tell_their_folder(url: str, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Control, "directory", directory)
+    for kind in ("ffr", "bag"):
+        with fffs.open(url.format(kind), format=None if kind == "ffr" else kind) as reader:
+            for _ in range(2):
+                assert _read(reader) == EXPECTED
+                Connected.connections.clear()
+
+
+@pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize("is_sidecar", [True, False])
+def test_a_listing_that_is_refused_for_a_moment(
+    is_sidecar: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then fsspec says that there is no such file. Without its checksums, damaged bytes would be given."""
+
+    def info(self: Own, path: str, **kwargs: Any) -> Any:
+        if is_refused and path.endswith(".fffs-crc") is is_sidecar:
+            raise FileNotFoundError(path)
+        return asks(self, path, **kwargs)
+
+    asks, is_refused = Own.info, True
+    sidecars.keep_checksums(tmp_path / "p.bag")
+    Connected.files["p.bag.fffs-crc"] = (tmp_path / "p.bag.fffs-crc").read_bytes(), 1
+    data, when = Connected.files["p.bag"]
+    Connected.files["p.bag"] = data.replace(b"two", b"TWO", 1), when
+    monkeypatch.setattr(Own, "info", info)
+    with pytest.raises(ReadError, match="its server has it, but did not list it"):
+        fffs.open("ftp://here/p.bag", format="bag")
+    is_refused = False
+    with fffs.open("ftp://here/p.bag", format="bag") as reader:
+        assert bytes(reader.read_one(0)) == RECORDS[0]
+        with pytest.raises(fffs.errors.ChecksumError):
+            reader.read_one(1)
+        is_refused = not is_sidecar
+        with pytest.raises(ReadError if is_refused else fffs.errors.ChecksumError):
+            reader.read_one(1)
+
+
+@pytest.mark.usefixtures("ftp")
+def test_what_ended_a_connection_is_said_until_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fffs.open(OWN[0].format("bag"), format="bag") as reader:
+        monkeypatch.setattr(fsspec_host, "SHORTEST", 600.0)
+        Connected.connections.clear()
+        Connected.is_up[0] = False
+        for lost in (
+            "OSError: Socket is closed",
+            "ConnectionError: the connection was lost: OSError: Socket is closed",
+        ):
+            with pytest.raises(ReadError, match=f"record 2: {lost}"):
+                _read(reader)
 
 
 @pytest.mark.usefixtures("ftp")

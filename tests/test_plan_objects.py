@@ -417,6 +417,32 @@ def test_a_driver_that_lost_its_lock_at_its_commit_to_one_of_the_same_source(
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+def test_a_manifest_that_was_removed_with_the_plan_counts_for_no_other(
+    cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch, suspended: None
+) -> None:
+    """It came while another driver removed the plan, which then made an equal one, with all parts."""
+
+    def take_over(output: Any) -> None:
+        if not output.path.endswith("fffs-parts.json"):
+            return commit(output)
+        monkeypatch.setattr(NewObject, "commit", commit)
+        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
+        plans.append(fffs.plan_pack(source, target, 2, restart=True))
+        for task in plans[0].tasks:
+            task.run()
+
+    plans: list[fffs.PackPlan] = []
+    plan = fffs.plan_pack(source, target, 2)
+    for task in plan.tasks:
+        task.run()
+    commit = NewObject.commit
+    monkeypatch.setattr(NewObject, "commit", take_over)
+    with pytest.raises(UsageError, match="this plan is not there any more"):
+        plan.commit()
+    plans[0].commit()
+    assert files_in_pack(f"{target}/") == on_disk(source)
+
+
 @pytest.mark.parametrize("moment", ["the state is gone", "its parts are gone"])
 def test_a_manifest_that_comes_while_a_plan_is_removed(
     moment: str, cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch

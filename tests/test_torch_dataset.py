@@ -101,7 +101,7 @@ def test_process_that_returns_fewer_or_more_samples_than_records_gives_a_warning
 def test_a_loop_over_samples_does_not_end_where_process_returns_none(path: Path) -> None:
     dataset = Dataset(path)
     dataset.process = lambda indices, data: [k for k in indices if k != 2]  # type: ignore[method-assign]
-    with pytest.raises(UsageError, match=r"Dataset.process returned no sample for record 2"):
+    with pytest.raises(UsageError, match="Dataset returned 0 samples for 1 record; single samples"):
         list(dataset)
 
 
@@ -279,28 +279,72 @@ def _of_itself(get: Any) -> Any:
     return get_item
 
 
-STYLES = [_after, _lists_only, _integers_to_the_base, _one_by_one, _of_itself]
+def _labelled(get: Any) -> Any:
+    """With a label for an integer, and for each of a list."""
+
+    def get_item(self: Any, indices: Any) -> Any:
+        found = get(self, indices)
+        return [(record, 7) for record in found] if isinstance(indices, list) else (found, 7)
+
+    return get_item
 
 
 @pytest.mark.parametrize("base", [Dataset, Subset, fffs.torch.ConcatDataset])
-@pytest.mark.parametrize("style", STYLES)
-def test_a_single_sample_is_that_of_a_batch_of_one(path: Path, style: Any, base: Any) -> None:
+@pytest.mark.parametrize("style", [_after, _lists_only, _one_by_one, _of_itself, _labelled])
+def test_samples_of_subclasses(path: Path, style: Any, base: Any) -> None:
     made = type("Made", (base,), {"__getitem__": style(base.__getitem__)})
     mixed = type("Mixed", (type("Mixin", (), {"__getitem__": style(base.__getitem__)}), base), {})
     further = type("Further", (made,), {})
     whole = Dataset(path)
-    expected = [len(record) for record in whole[:20]]
+    records = [bytes(record) for record in whole[:20]]
     for kind in (made, mixed, further):
         dataset = kind(*{Dataset: [path], Subset: [whole, range(20)]}.get(base, [[whole]]))
-        assert dataset[3] == dataset[[3]][0] == dataset[np.int64(3)] == dataset[torch.tensor(3)] == expected[3]
-        assert Subset(dataset, [3])[0] == (dataset + dataset)[23] == expected[3]
-        assert torch.utils.data.ConcatDataset([dataset])[3] == expected[3]
+        several = (dataset[[3]][0], Subset(dataset, [3])[0], (dataset + dataset)[23], (dataset + dataset)[[23]][0])
+        singly = (dataset[3], torch.utils.data.ConcatDataset([dataset])[3]) if style not in LISTS else ()
+        for sample in (*several, *singly):
+            if style is _labelled:
+                assert (bytes(sample[0]), sample[1]) == (records[3], 7)
+            else:
+                assert sample == len(records[3])
         for loader in (fffs.torch.DataLoader, torch.utils.data.DataLoader):
-            for batch_size in (None, 7):
-                found = list(loader(dataset, batch_size=batch_size))
-                assert [int(x) for batch in found for x in torch.as_tensor(batch).reshape(-1)] == expected
-        with pytest.raises(UsageError, match="bool"):
-            dataset[True]
+            found = [sample for batch in loader(dataset, batch_size=7, collate_fn=list) for sample in batch]
+            lengths = [len(sample[0]) if style is _labelled else sample for sample in found]
+            assert lengths == [len(record) for record in records]
+
+
+LISTS = (_lists_only, _one_by_one)
+
+
+@pytest.mark.parametrize("base", [Dataset, Subset, fffs.torch.ConcatDataset])
+def test_an_integer_for_the_base_class_gives_its_sample(path: Path, base: Any) -> None:
+    whole = Dataset(path)
+    dataset = type("Made", (base,), {"__getitem__": _integers_to_the_base(base.__getitem__)})(
+        *{Dataset: [path], Subset: [whole, range(20)]}.get(base, [[whole]])
+    )
+    assert bytes(dataset[3]) == bytes(whole[3])
+    assert dataset[[3]] == [len(whole[3])] == [Subset(dataset, [3])[0]]
+
+
+@pytest.mark.parametrize("columns", [lambda k: (k, k), lambda k: {"x": k}, lambda k: b"ab", lambda k: None])
+def test_what_is_no_sample_for_each_record_is_not_divided(path: Path, columns: Any) -> None:
+    class Columns(Dataset):
+        def __getitem__(self, indices: Any) -> Any:
+            return columns(torch.tensor(indices)) if isinstance(indices, list) else indices
+
+    class Processed(Dataset):
+        def process(self, indices: Any, data: Any) -> Any:
+            return columns(torch.tensor(indices))
+
+    assert Columns(path)[3] == 3
+    for ask in (
+        lambda: Subset(Columns(path), [3])[0],
+        lambda: (Columns(path) + Columns(path))[3],
+        lambda: Processed(path)[3],
+    ):
+        with pytest.raises(
+            UsageError, match=r"(Columns|Processed) returned (2 samples|dict|bytes|NoneType) for 1 record"
+        ):
+            ask()
 
 
 def test_readers_of_the_users_make_single_samples(path: Path) -> None:
@@ -315,9 +359,8 @@ def test_readers_of_the_users_make_single_samples(path: Path) -> None:
             return list(zip(self.left.read(indices), self.right.read(indices), strict=True))
 
     pairs, records = Pairs(path), Dataset(path)
-    for left, right in (pairs[3], Subset(pairs, [3])[0], torch.utils.data.Subset(pairs, [3])[0]):
+    for left, right in (Subset(pairs, [3])[0], (pairs + pairs)[23]):
         assert bytes(left) == bytes(right) == bytes(records[3])
-    assert len(list(pairs)) == 20
 
 
 class BatchesBeside(Dataset):
@@ -337,12 +380,7 @@ class NoBatches(Dataset):
         return len(self.reader.read_one(index))
 
 
-class Integers(Dataset, takes_integers=True):
-    def __getitem__(self, index: Any) -> Any:
-        return [self[k] for k in index] if isinstance(index, list) else len(self.reader.read_one(index))
-
-
-@pytest.mark.parametrize("kind", [BatchesBeside, NoBatches, Integers])
+@pytest.mark.parametrize("kind", [BatchesBeside, NoBatches])
 @pytest.mark.parametrize("loader", [fffs.torch.DataLoader, torch.utils.data.DataLoader])
 def test_data_sets_that_take_integers(path: Path, kind: Any, loader: Any) -> None:
     dataset = kind(path)
@@ -369,15 +407,6 @@ def test_data_sets_that_return_iterators_can_be_joined(path: Path, make: Any) ->
     assert [bytes(record) for record in both[[1, 21]]] == [bytes(Dataset(path)[1])] * 2
     assert bytes(both[21]) == bytes(Dataset(path)[1])
     assert [bytes(record) for record in both[[21]]] == [bytes(Dataset(path)[1])]
-
-
-def test_a_mapping_has_no_single_samples(path: Path) -> None:
-    class Whole(Dataset):
-        def process(self, indices: Any, data: Any) -> Any:
-            return {"data": data}
-
-    with pytest.raises(UsageError, match="returned a mapping, which has no single samples"):
-        Whole(path)[3]
 
 
 def test_many_data_sets_that_refer_to_all_others(path: Path) -> None:
@@ -520,6 +549,6 @@ def test_a_class_of_a_program_is_sent_by_value(path: Path) -> None:
         def __getitem__(self, indices: Any) -> Any:
             return [len(record) for record in self.reader.read(indices)]
 
-    code = f"import pickle; found = pickle.loads({cloudpickle.dumps(Lengths(path))!r}); print(found[3], found[[3]])"
+    code = f"import pickle; found = pickle.loads({cloudpickle.dumps(Lengths(path))!r}); print(found[[3]])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{len(Dataset(path)[3])} [{len(Dataset(path)[3])}]\n"
+    assert done.stdout == f"[{len(Dataset(path)[3])}]\n"

@@ -209,5 +209,5 @@ def test_a_single_sample_is_that_of_a_batch_of_one(pack: Path) -> None:
     marked, plain = Marked(pack), PackedFolder(pack)
     assert marked[3][1:] == marked[[3]][0][1:] == (plain[3][1], "x")
     assert bytes(marked[3][0]) == bytes(plain[3][0])
-    with pytest.raises(UsageError, match=r"Whole\.process returned a mapping, which has no single samples"):
+    with pytest.raises(UsageError, match="Whole returned dict for 1 record"):
         Whole(pack)[3]

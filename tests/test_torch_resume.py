@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
 import os
@@ -105,6 +106,30 @@ class Passed(Noisy):
         samples = super().__getitems__(indices)
         assert not torch.equal(samples[0][1], first)
         return [(*sample, first) for sample in samples]
+
+
+class Copied(Noisy):
+    """Copies of the indices, in the data set, in a queue, or in the training loop, change no random numbers."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        first = torch.rand(1)
+        for copied in (copy.copy(indices), copy.deepcopy(indices), pickle.loads(pickle.dumps(indices))):
+            assert list(copied) == list(indices)
+        second = torch.rand(1)
+        assert not torch.equal(first, second)
+        return [(index, first, second, indices) for index in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_indices_that_a_data_set_returns_seed_nothing(path: Path, workers: int) -> None:
+    loader = DataLoader(Copied(path), 4, num_workers=workers, collate_fn=list)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    batches = iter(loader)
+    torch.manual_seed(5)
+    samples = next(batches)
+    copy.deepcopy(samples)
+    assert torch.equal(torch.rand(1), expected)
 
 
 class NoBatches(Noisy):

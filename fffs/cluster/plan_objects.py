@@ -150,8 +150,9 @@ class _OpenObjects(OpenPlace):
         """See ``OpenPlace``. The parts have their names already; the manifest is written last.
 
         A process that was suspended finds a plan of another driver afterwards, perhaps of the same source, or none, or
-        not all parts. Whoever removes a plan looks for the manifest after the state is gone, and then removes the
-        parts. So if the state is there after the manifest, with all parts, these stay.
+        not all parts, or no manifest. Whoever removes a plan looks for the manifest after the state is gone. If there
+        is none, the parts are removed, and then a manifest that came meanwhile, before another state is made. So if the
+        state is there after the manifest, and the manifest after the state, the parts stay.
         """
         url, data = self._plan.part(MANIFEST), manifest.encode("ascii")
         with self.new_part(MANIFEST, "", fingerprint) as output:
@@ -164,9 +165,10 @@ class _OpenObjects(OpenPlace):
             output.commit()
         found, sizes = self._plan.fingerprint(), self.sizes()
         is_complete = all(name in sizes for name, _ in names)
-        if found == fingerprint and is_complete:
+        is_there = read_object(url) == data
+        if found == fingerprint and is_complete and is_there:
             return
         # Without a plan, another driver may have committed the same parts.
-        if not (found is None and is_complete) and read_object(url) == data:
+        if is_there and not (found is None and is_complete):
             delete_objects(url, [parse_url(url).key])
         raise UsageError(f"{self._target}: {GONE}")

@@ -83,8 +83,10 @@ def connection_to(levels: Sequence[Level], name: str) -> Connection:
     """Return what uses the file system of the first level. name: for messages."""
     top, bottom = levels[0], levels[-1]
     if not has_host(bottom.protocol):
-        archive = connection_to(levels[-1:], name) if len(levels) > 1 else None
-        return Connection(lambda: (_system_of(top, name, archive is not None), top.path), archive)
+        is_archive = len(levels) > 1
+        # That of ``data`` is in the URL.
+        archive = connection_to(levels[-1:], name) if is_archive and bottom.protocol != "data" else None
+        return Connection(lambda: (_system_of(top, name, is_archive), top.path), archive)
     host = find_host(bottom.protocol, bottom.options, name)
     connection = Connection(lambda: (host, bottom.path))
     if len(levels) == 1:

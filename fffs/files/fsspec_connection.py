@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fffs.files.fsspec_host import Host, ask
-from fffs.files.fsspec_systems import WEB, protocols_of
+from fffs.files.fsspec_systems import WEB, protocols_of, require_none
 
 _T = TypeVar("_T")
 
@@ -81,9 +81,12 @@ class Connection:
 
     def ask(self) -> Any:
         """Return the attributes of the file, not those of a cache of listings. Raises what the file system raises."""
-        if isinstance(self._system().fs, Host):
-            return self.use(ask)
-        return self.use(_ask)
+        try:
+            return self.use(ask if isinstance(self._system().fs, Host) else _ask)
+        except FileNotFoundError as error:
+            if not self.protocols.isdisjoint(WEB):
+                require_none(error)
+            raise
 
     def cat_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Return what the file system gives for ranges, or the exception of each."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from fffs.files.fsspec_info import ARCHIVE, kind_of, size_of, time_of, version_o
 from fffs.files.fsspec_systems import FOLDER, HIDING, WEB, failure_of, said_by
 from fffs.files.neighbours import PART, plan_requests
 from fffs.native.checksums import CHECK_NONE, checksum
+
+# Seconds before a file system that does not tell whether a file was replaced is asked again.
+PAUSES: Final = (0.5, 2.0)
 
 
 class FsspecFile(File):
@@ -178,15 +182,20 @@ class FsspecFile(File):
 
     def changed(self, stamp: Any) -> int:
         """Ask whether size, times and tags are those of opening. -EIO: its file system does not tell them now."""
-        try:
-            return 0 if version_of(self._info()) == self.version else -errno.ESTALE
-        except SourceChangedError:
-            return -errno.ESTALE
-        except Exception as error:
-            if isinstance(error, FileNotFoundError) and self._connection.is_sure:
+        for pause in (*PAUSES, None):
+            begin = time.monotonic()
+            try:
+                return 0 if version_of(self._info()) == self.version else -errno.ESTALE
+            except SourceChangedError:
                 return -errno.ESTALE
-            self._said = f"its file system does not tell whether it was replaced: {said_by(error, self._secrets)}"
-            return -errno.EIO
+            except Exception as error:
+                if isinstance(error, FileNotFoundError) and self._connection.is_sure:
+                    return -errno.ESTALE
+                self._said = f"its file system does not tell whether it was replaced: {said_by(error, self._secrets)}"
+            if pause is None or time.monotonic() - begin > pause:  # it took its time
+                break
+            time.sleep(pause)
+        return -errno.EIO
 
     def is_outdated(self) -> bool:
         """See ``File``. Connects again: an open archive does not see that it was replaced."""
@@ -220,8 +229,8 @@ class FsspecFile(File):
             return SourceChangedError(f"{self.name}: the file was replaced while it was open; open it again")
         if status == errno.ENOENT:
             return SourceNotFoundError(f"{self.name}: there is no such file any more")
-        words = f": {self._said}" if self._said and status == errno.EIO else ""
-        return ReadError(status, self.name, detail + words)
+        words = self._said if status == errno.EIO else ""
+        return ReadError(status, self.name, ": ".join(filter(None, (detail, words))))
 
 
 class _Asked(FsspecFile):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from fffs.errors import FffsError, UsageError
 from fffs.files import fsspec_servers
-from fffs.files.fsspec_servers import close, limit_silence, may_answer_late, ping
+from fffs.files.fsspec_servers import close, limit_silence, may_answer_late, ping, require_missing
 from fffs.files.fsspec_systems import FILE_CACHES, WEB, configured, file_system_class
 
 _T = TypeVar("_T")
@@ -61,6 +61,7 @@ class _Connected:
         self.done: deque[int] = deque()  # numbers of files that are not read any more
         self.pause = 0.0  # seconds until the next attempt after one that failed
         self.until = 0.0  # when that is
+        self.lost = ""  # why the connection was closed
 
     def fail(self, number: int) -> None:
         """Have a file closed, if there is one."""
@@ -108,9 +109,10 @@ class Host:
             limit_silence(fs)
         return fs
 
-    def _disconnect(self, here: _Connected) -> None:
+    def _disconnect(self, here: _Connected, error: BaseException) -> None:
         if self._is_own:
             close(here.fs)
+            here.lost = here.lost or f"{type(error).__name__}: {error}"
         here.fail_all()
         with contextlib.suppress(TimeoutError):
             _close_files(here)
@@ -139,54 +141,55 @@ class Host:
 
     def _work(self, here: _Connected, path: str, work: Callable[[Any], _T]) -> _T:
         try:
-            return self._attempt(here, work)
+            return self._attempt(here, path, work)
         except Exception as error:
             if not self._connect_again(here, path, error):
                 raise
-        return self._attempt(here, work)
+        return self._attempt(here, path, work)
 
-    def _attempt(self, here: _Connected, work: Callable[[Any], _T]) -> _T:
+    def _attempt(self, here: _Connected, path: str, work: Callable[[Any], _T]) -> _T:
+        if here.lost:
+            raise ConnectionError(f"the connection was lost: {here.lost}")
         try:
-            return work(here.fs)
+            try:
+                return work(here.fs)
+            except FileNotFoundError:
+                if self._is_own:
+                    require_missing(here.fs, path)
+                raise
         except BaseException as error:
             if may_answer_late(here.fs, error):
-                self._disconnect(here)
+                self._disconnect(here, error)
             raise
 
     def _connect_again(self, here: _Connected, path: str, error: Exception) -> bool:
         """Connect again if an error means that the connection is lost. Returns whether there is another one."""
-        # FTP says that there is no such file also if the server ended an idle connection.
-        is_missing = self._is_own and isinstance(error, FileNotFoundError)
-        is_soon = time.monotonic() < here.until
-        if not is_missing and (is_soon or isinstance(error, _OF_THE_FILE)):
+        if time.monotonic() < here.until or isinstance(error, _OF_THE_FILE):
             return False
-        if (failure := self._failure_of(here.fs, path)) is None:
-            return False
-        self._disconnect(here)
-        if not is_soon and self._replace(here, path):
-            return True
-        if is_missing:
-            raise failure
-        return False
+        if not here.lost:
+            if (failure := self._failure_of(here.fs, path)) is None:
+                return False
+            self._disconnect(here, failure)
+        return self._replace(here, path)
 
     def _replace(self, here: _Connected, path: str) -> bool:
         begin, fs = time.monotonic(), None
         with contextlib.suppress(Exception):  # the first error is reported
             fs = self._connect()
-        if fs is None or self._failure_of(fs, path) is not None:
+        if fs is None or self._failure_of(fs, path, is_new=True) is not None:
             if self._is_own:
                 close(fs)
             here.pause = max(SHORTEST, time.monotonic() - begin, min(LONGEST, 2 * here.pause))
             here.until = time.monotonic() + here.pause
             return False
-        self._disconnect(here)
-        here.fs, here.pause, here.until = fs, 0.0, 0.0
+        self._disconnect(here, ConnectionError())
+        here.fs, here.pause, here.until, here.lost = fs, 0.0, 0.0, ""
         return True
 
-    def _failure_of(self, fs: Any, path: str) -> Exception | None:
+    def _failure_of(self, fs: Any, path: str, is_new: bool = False) -> Exception | None:
         """Return None if a file system answers, be it with an error that is of the file, or what it raises."""
         try:
-            if not (self._is_own and ping(fs)):
+            if not (self._is_own and ping(fs, is_new)):
                 ask(fs, path)
         except _OF_THE_FILE:
             return None

@@ -26,6 +26,7 @@ class HostFile:
         info = host.use(path, lambda fs: ask(fs, path))
         self.size, self._version, self._name = size_of(info, name), version_of(info), name
         self._host, self._path, self._number = host, path, next(_numbers)
+        self._was_open = False
         weakref.finalize(self, host.release, self._number).atexit = False
 
     def read_at(self, offset: int, dest: UInt8Array, /) -> int:
@@ -36,9 +37,10 @@ class HostFile:
         return len(data)
 
     def _require_same(self, fs: Any) -> None:
-        # Without a lost connection, too: between the question and the first read.
-        if version_of(ask(fs, self._path)) != self._version:
+        # Who opens an archive has asked for its version before, and asks again.
+        if self._was_open and version_of(ask(fs, self._path)) != self._version:
             raise SourceChangedError(f"{self._name}: its archive was replaced while it was open; open it again")
+        self._was_open = True
 
     def stream(self) -> io.RawIOBase:
         """Return a file object, which keeps this one alive."""

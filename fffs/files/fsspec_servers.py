@@ -17,16 +17,43 @@ def limit_silence(fs: Any) -> None:
         fs.ftp.get_channel().settimeout(PATIENCE)
 
 
-def ping(fs: Any) -> bool:
-    """Ask a server for something that exists. Returns False for other protocols. Raises what a lost connection does."""
+def ping(fs: Any, is_new: bool = False) -> bool:
+    """Ask a server for something that exists. Returns False for other protocols. Raises what a lost connection does.
+
+    is_new: nothing was asked before, so that no answer to that can come.
+    """
     ftp: Any = getattr(fs, "ftp", None)
     if hasattr(ftp, "sendcmd"):  # FTP
-        _require_own_answer(ftp)
+        if is_new:
+            ftp.sendcmd("NOOP")
+        else:
+            _require_own_answer(ftp)
     elif hasattr(ftp, "normalize"):  # SFTP
         ftp.normalize(".")
     else:
         return False
     return True
+
+
+def require_missing(fs: Any, path: str) -> None:
+    """Raise an error unless there is no such file, of which a file system of SFTP or FTP raised FileNotFoundError.
+
+    That of FTP raises it for any answer to a listing, also for one that refuses it for a moment, and after an idle
+    connection was ended.
+    """
+    ftp: Any = getattr(fs, "ftp", None)
+    if not hasattr(ftp, "sendcmd"):
+        return
+    try:
+        ftp.sendcmd("TYPE I")  # some servers have sizes of no other
+        answer = ftp.sendcmd(f"SIZE {path}")
+    except ftplib.error_perm as error:
+        if not str(error).startswith("550"):  # it has no such command
+            _require_own_answer(ftp)
+        return
+    if not answer.startswith("213"):  # to another question
+        raise ftplib.error_reply(answer)
+    raise OSError("its server has it, but did not list it")
 
 
 def may_answer_late(fs: Any, error: BaseException) -> bool:

@@ -27,6 +27,9 @@ BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
 FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
 """Protocols of fsspec that copy whole files."""
 
+# Answers of HTTP from which fsspec's FileNotFoundError follows.
+_NONE: Final = (401, 403, 404, 410)
+
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
 
@@ -123,6 +126,16 @@ def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[
     if isinstance(error, PermissionError):
         return AccessError(f"{name}: no access: {words}")
     return ReadError(errno.EIO, name, f"{detail}: {words}" if detail else words)
+
+
+def require_none(error: FileNotFoundError) -> None:
+    """Raise an error of HTTP again that fsspec takes for a file that does not exist, unless the server says so.
+
+    It raises FileNotFoundError for every failure, from that. Some servers refuse access to what does not exist.
+    """
+    cause = error.__cause__
+    if isinstance(cause, Exception) and getattr(cause, "status", None) not in _NONE:
+        raise OSError(said_by(cause)) from None
 
 
 def said_by(error: Exception, secrets: Sequence[str] = ()) -> str:

@@ -26,9 +26,11 @@ class Batch(list[int]):
 
     ``seed``: for the random numbers that samples may use. ``joined``: the result goes to ``Collate``, which accepts
     ``Records`` that are not read yet. ``single``: return the one sample itself, not a list of one. ``upcoming``: the
-    batches that the same worker gets next, int64 each. ``seeded``: the generators were seeded for it, in a worker when
-    it came there, right before the data set gets it.
+    batches that the same worker gets next, int64 each. ``seeded``: the generators were seeded for it. ``arrives``:
+    they are seeded when it arrives in a worker, right before the data set gets it.
     """
+
+    arrives = False
 
     def __init__(
         self,
@@ -43,13 +45,13 @@ class Batch(list[int]):
         self.seed, self.joined, self.single, self.upcoming, self.seeded = seed, joined, single, upcoming, seeded
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (list(self), self.seed, self.joined, self.single, self.upcoming, self.seeded)
+        kind = _arrived if self.arrives else Batch
+        return kind, (list(self), self.seed, self.joined, self.single, self.upcoming, self.seeded)
 
 
 def _arrived(*arguments: Any) -> Batch:
-    batch = Batch(*arguments)
-    if batch.seeded:
-        seed_generators(batch.seed)
+    batch = Batch(*arguments)  # copies of it do not arrive
+    seed_generators(batch.seed)
     return batch
 
 

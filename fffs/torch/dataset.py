@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch.utils.data
@@ -21,7 +21,7 @@ from fffs.native import lib
 from fffs.reader import FileReader
 from fffs.torch.batch import Batch, Records, seed_generators, share_threads, stacks_arrays
 from fffs.torch.disk import suit_memory
-from fffs.torch.indices import by_lists, several
+from fffs.torch.indices import listed, only_sample, several
 from fffs.torch.registry import ReaderRegistry
 
 
@@ -30,17 +30,19 @@ def _function(owner: Any, name: str) -> Any:
     return getattr(getattr(owner, name), "__func__", None)
 
 
-def no_single_samples(dataset: Dataset) -> UsageError:
-    """Return the exception for a data set that makes a mapping of a batch, and is asked for a sample."""
-    return UsageError(f"{type(dataset).__name__}.process returned a mapping, which has no single samples; use a list")
-
-
 def _batch_of(dataset: Dataset, indices: list[int]) -> Any:
     """Return a batch of a data set, as a DataLoader gets it."""
     if not getattr(dataset, "has_own_batches", False):
         return dataset[indices]
     get: Any = dataset.__getitems__
     return [dataset[index] for index in indices] if get is None else get(indices)
+
+
+def _sample_of(dataset: Dataset, index: int) -> Any:
+    """Return a sample: of a batch of one, unless batches of the data set may be something else than samples."""
+    if getattr(dataset, "reaches_own_batches", False):
+        return dataset[index]
+    return only_sample(dataset[[index]], dataset)
 
 
 class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
@@ -56,8 +58,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def process(self, indices, data):
                 return [decode(record) for record in data]
 
-    or use your own readers, and override ``__len__`` and ``__getitem__``, which then gets lists of indices, also for
-    ``ds[3]``::
+    or use your own readers, and override ``__len__`` and ``__getitem__``, which then gets lists of indices::
 
         class Pairs(fffs.torch.Dataset):
             def __init__(self, left, right):
@@ -69,10 +70,10 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
             def __getitem__(self, indices):
                 return list(zip(self.left.read(indices), self.right.read(indices)))
 
-    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``). In a class that overrides that, too, or
-    that is made with ``class Mine(Dataset, takes_integers=True)``, an own ``__getitem__`` gets integers as they are. A
-    data set may be forked and pickled; an unpickled reader opens its files again. It may be used from any thread if
-    ``process`` may.
+    A DataLoader, ours or torch's, asks for whole batches (``__getitems__``), as ``Subset`` and ``ConcatDataset`` do. An
+    own ``__getitem__`` gets an integer only for ``ds[3]``, also in a loop over the data set, and from torch's
+    ConcatDataset; ``super().__getitem__(3)`` is the sample of the base class. A data set may be forked and pickled; an
+    unpickled reader opens its files again. It may be used from any thread if ``process`` may.
 
     Examples:
         >>> records = fffs.torch.Dataset("train.ffr")
@@ -99,31 +100,23 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         if isinstance(self.reader, FileReader):
             suit_memory(self.reader)
 
-    def __init_subclass__(cls, takes_integers: bool = False, **options: Any) -> None:
-        """takes_integers: ``__getitem__`` is not to get a list of one in their place."""
-        super().__init_subclass__(**options)
-        known = [base.__getitem__ for base in cls.__mro__[1:] if issubclass(base, Dataset)]
-        has_batches = cls.__getitems__ is not Dataset.__getitems__  # as data sets for torch: single samples beside them
-        if not (takes_integers or has_batches or cls.__getitem__ in known):
-            cls.__getitem__ = by_lists(cls.__getitem__)  # type: ignore[method-assign]
-
     def __len__(self) -> int:
         return self.reader.n
 
-    @by_lists
     def __getitem__(self, indices: Any) -> Any:
         """Return a sample for an integer, a list of samples for a list, tuple, range, slice or integer array.
 
         Warns if ``process`` returned a list with more or fewer samples than records: a batch has as many then.
 
         Raises:
-            TypeError: ``indices`` is something else. UsageError: ``process`` returned no sample for an integer. Also as
-                ``FileReader.read``.
+            TypeError: ``indices`` is something else. UsageError: ``process`` did not return one sample for an integer.
+                Also as ``FileReader.read``.
 
         """
         numbers = several(indices, len(self))
         if numbers is None:
-            raise no_single_samples(self)
+            # Not that of a subclass, which may have called this: it would add what it adds twice.
+            return only_sample(Dataset.__getitem__(self, [operator.index(indices)]), self)
         share_threads()
         samples = self.process(numbers, self.reader.read(numbers))
         if type(samples) is list and len(samples) != len(numbers):  # anything else is for the user's own collate_fn
@@ -221,7 +214,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         return ConcatDataset([self, other])
 
 
-class Subset(Dataset, takes_integers=True):
+class Subset(Dataset):
     """The samples of a data set with the given indices, in their order.
 
     Examples:
@@ -247,7 +240,7 @@ class Subset(Dataset, takes_integers=True):
         """As in the data set, with indices into the subset."""
         numbers = several(indices, len(self))
         if numbers is None:
-            return self.dataset[self._of_dataset([operator.index(indices)])[0]]
+            return _sample_of(self.dataset, *self._of_dataset([operator.index(indices)]))
         return _batch_of(self.dataset, self._of_dataset(numbers))
 
     @property
@@ -270,7 +263,7 @@ class Subset(Dataset, takes_integers=True):
         return self.dataset.raw(self._of_dataset(indices)) if type(self) is Subset else None
 
 
-class ConcatDataset(Dataset, takes_integers=True):
+class ConcatDataset(Dataset):
     """Several data sets joined in order, as by ``a + b``.
 
     Examples:
@@ -322,11 +315,11 @@ class ConcatDataset(Dataset, takes_integers=True):
         numbers = several(indices, len(self))
         if numbers is None:
             k, number = self._locate(indices)
-            return self.datasets[k][number]
+            return _sample_of(self.datasets[k], number)
         samples: list[Any] = [None] * len(numbers)
         for k, pairs in sorted(self._by_dataset(numbers).items()):
             found = _batch_of(self.datasets[k], [number for _, number in pairs])
-            for (place, _), sample in zip(pairs, self._listed(found, len(pairs), self.datasets[k]), strict=True):
+            for (place, _), sample in zip(pairs, listed(found, len(pairs), self.datasets[k]), strict=True):
                 samples[place] = sample
         return samples
 
@@ -334,19 +327,6 @@ class ConcatDataset(Dataset, takes_integers=True):
     def reaches_own_batches(self) -> bool:
         """As in the base class."""
         return self.has_own_batches or any(dataset.reaches_own_batches for dataset in self.datasets)
-
-    @staticmethod
-    def _listed(found: Any, count: int, dataset: Dataset) -> Any:
-        """Return samples as something with a length. Raises UsageError: they are no samples, or not so many."""
-        if isinstance(found, Iterator):
-            found = list(found)
-        is_sequence = not isinstance(found, (Mapping, str, bytes)) and hasattr(found, "__len__")
-        if not is_sequence or len(found) != count:
-            raise UsageError(
-                f"data sets that are joined return one sample for each record, and {type(dataset).__name__} returned "
-                f"{plural(len(found), 'sample') if is_sequence else type(found).__name__} for {plural(count, 'record')}"
-            )
-        return found
 
     def ffreaders(self) -> list[FileReader]:
         """Return the readers of all data sets."""

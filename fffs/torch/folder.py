@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ from fffs.layouts.view import TreeView
 from fffs.reader import FileReader
 from fffs.records.reopening import OpenedNames, refuse_others
 from fffs.torch.batch import share_threads
-from fffs.torch.dataset import Dataset, no_single_samples
+from fffs.torch.dataset import Dataset
 from fffs.torch.image_folder import find_samples
-from fffs.torch.indices import several
+from fffs.torch.indices import only_sample, several
 
 
 class PackedFolder(Dataset):
@@ -119,7 +120,7 @@ class PackedFolder(Dataset):
         """Return (sample, target) for an integer, or a list of these, read in one batch, for a list."""
         numbers = several(indices, len(self))
         if numbers is None:
-            raise no_single_samples(self)
+            return only_sample(PackedFolder.__getitem__(self, [operator.index(indices)]), self)
         chosen = resolve(numbers, len(self))
         share_threads()
         return self.process(chosen.tolist(), self.reader.read(self._records[chosen]))

@@ -1,17 +1,16 @@
-"""What data sets are indexed with: lists of integers, and an integer as a list of one."""
+"""What data sets are indexed with, and what they return for it: lists of integers, and one sample for each."""
 
 from __future__ import annotations
 
-import functools
 import operator
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from fffs.base.numbers import refuse_bools
+from fffs.base.text import plural
 from fffs.errors import UsageError
 
 
@@ -38,45 +37,20 @@ def several(indices: Any, count: int) -> list[Any] | None:
     return None
 
 
-def by_lists(get: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a ``__getitem__`` that takes integers, too, for one that takes lists."""
-
-    @functools.wraps(get)
-    def get_item(self: Any, indices: Any) -> Any:
-        return _get_item(get, self, indices)  # all that cloudpickle takes along with a class of __main__
-
-    return get_item
+def only_sample(found: Any, dataset: Any) -> Any:
+    """Return the sample that a batch of one has. Raises as ``listed``."""
+    return listed(found, 1, dataset)[0]
 
 
-def _get_item(get: Callable[[Any, Any], Any], dataset: Any, indices: Any) -> Any:
-    call = (id(dataset), get)
-    if not _is_single(indices) or call in _calls.open:  # it makes lists of its own single samples
-        return get(dataset, indices)
-    refuse_bools([indices])
-    number = operator.index(indices)
-    _calls.open.add(call)
-    try:
-        samples = get(dataset, [number])
-    finally:
-        _calls.open.discard(call)
-    if isinstance(samples, Iterator):
-        samples = list(samples)
-    if isinstance(samples, Mapping):  # has no samples by numbers
-        return get(dataset, number)
-    if type(samples) is list and not samples:  # an IndexError would end a loop over the data set
-        raise UsageError(f"{type(dataset).__name__}.process returned no sample for record {number}")
-    return samples[0]
-
-
-class _Calls(threading.local):
-    """The objects and functions that a thread has called with a list in place of an integer."""
-
-    def __init__(self) -> None:
-        self.open: set[tuple[int, Any]] = set()
-
-
-_calls = _Calls()
-
-
-def _is_single(indices: Any) -> bool:
-    return not getattr(indices, "ndim", 0) and hasattr(type(indices), "__index__")
+def listed(found: Any, count: int, dataset: Any) -> Any:
+    """Return samples as something with a length. Raises UsageError: they are no samples, or not so many."""
+    if isinstance(found, Iterator):
+        found = list(found)
+    is_sequence = not isinstance(found, (Mapping, str, bytes)) and hasattr(found, "__len__")
+    if not is_sequence or len(found) != count:
+        what = plural(len(found), "sample") if is_sequence else type(found).__name__
+        raise UsageError(
+            f"{type(dataset).__name__} returned {what} for {plural(count, 'record')}; single samples, and data sets "
+            "that are joined, need a list with one for each record"
+        )
+    return found

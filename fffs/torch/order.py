@@ -310,9 +310,11 @@ class Draws:
         numbers = [plain(indices)] if single else plain(indices)
         seed = self._order.seed(epoch, position, numbers)
         is_own = self._kind is Kind.OWN
+        batch = Batch(numbers, seed, self._kind is Kind.JOINED, single, self._upcoming(), is_own)
         if is_own and self._order.is_here:
             seed_generators(seed)
-        return Batch(numbers, seed, self._kind is Kind.JOINED, single, self._upcoming(), is_own)
+        batch.arrives = is_own and not self._order.is_here
+        return batch
 
 
 def _asked(batches: Iterator[Any]) -> Iterator[Any]:

@@ -49,6 +49,8 @@ class DaemonLog:
         for handler in self._root.handlers[:]:  # those of the command line, if we run in the foreground
             self._root.removeHandler(handler)
         self._root.setLevel(logging.DEBUG if debug else logging.INFO)
+        # With tracebacks of errors that are raised, too.
+        logging.getLogger("paramiko").setLevel(logging.DEBUG if debug else logging.CRITICAL)
         self._lines = _Lines()
         self._root.addHandler(self._lines)
         self._terminal = logging.StreamHandler(sys.stderr)
