@@ -53,7 +53,7 @@ def require_missing(fs: Any, path: str) -> None:
         return
     if not answer.startswith("213"):  # to another question
         raise ftplib.error_reply(answer)
-    raise OSError("its server has it, but did not list it")
+    raise OSError("its server has it, but did not list it")  # so that it is asked for again, over another connection
 
 
 def may_answer_late(fs: Any, error: BaseException) -> bool:
