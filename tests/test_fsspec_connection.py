@@ -419,15 +419,27 @@ class Control:
     """The connection of ftplib."""
 
     directory = '257 "/"'
+    size = ""  # what is answered in place of sizes
+    refused: ClassVar[list[str]] = []  # listings of names
 
     def __init__(self, fs: Own) -> None:
         self.fs = fs
+
+    def retrlines(self, command: str, line: Any) -> None:
+        self.fs._require_connection()
+        assert command == "NLST /"
+        if self.refused:
+            raise ftplib.error_temp("450 busy")
+        for path in self.fs.files:
+            line(path)
 
     def sendcmd(self, command: str) -> str:
         self.fs._require_connection()
         name, _, path = command.partition(" ")
         size = f"213 {len(self.fs.files[path][0])}" if path in self.fs.files else "550 no such file"
-        self.fs.answers.append({"PWD": self.directory, "NOOP": "200 ok", "TYPE": "200 ok", "SIZE": size}[name])
+        self.fs.answers.append(
+            {"PWD": self.directory, "NOOP": "200 ok", "TYPE": "200 ok", "SIZE": self.size or size}[name]
+        )
         answer = self.fs.answers.pop(0)
         if answer[0] in "45":
             raise {"4": ftplib.error_temp, "5": ftplib.error_perm}[answer[0]](answer)
@@ -608,9 +620,18 @@ def test_servers_that_do_not_tell_their_folder(url: str, directory: str, monkeyp
 
 
 @pytest.mark.usefixtures("ftp")
+@pytest.mark.parametrize(
+    ("size", "refused", "match"),
+    [
+        ("", [], "its server has it, but did not list it"),
+        ("500 unknown", [], "its server has it, but did not list it"),
+        ("500 unknown", ["names"], "450 busy"),
+        ("450 no such file", [], "its server has it, but did not list it"),
+    ],
+)
 @pytest.mark.parametrize("is_sidecar", [True, False])
 def test_a_listing_that_is_refused_for_a_moment(
-    is_sidecar: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_sidecar: bool, size: str, refused: list[str], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then fsspec says that there is no such file. Without its checksums, damaged bytes would be given."""
 
@@ -625,9 +646,12 @@ def test_a_listing_that_is_refused_for_a_moment(
     data, when = Connected.files["p.bag"]
     Connected.files["p.bag"] = data.replace(b"two", b"TWO", 1), when
     monkeypatch.setattr(Own, "info", info)
-    with pytest.raises(ReadError, match="its server has it, but did not list it"):
+    monkeypatch.setattr(Control, "size", size)
+    monkeypatch.setattr(Control, "refused", refused)
+    with pytest.raises(ReadError, match=match):
         fffs.open("ftp://here/p.bag", format="bag")
     is_refused = False
+    monkeypatch.setattr(Control, "refused", [])
     with fffs.open("ftp://here/p.bag", format="bag") as reader:
         assert bytes(reader.read_one(0)) == RECORDS[0]
         with pytest.raises(fffs.errors.ChecksumError):

@@ -47,13 +47,24 @@ def require_missing(fs: Any, path: str) -> None:
     try:
         ftp.sendcmd("TYPE I")  # some servers have sizes of no other
         answer = ftp.sendcmd(f"SIZE {path}")
-    except ftplib.error_perm as error:
-        if not str(error).startswith("550"):  # it has no such command
-            _require_own_answer(ftp)
+    except (ftplib.error_perm, ftplib.error_temp) as error:
+        if not str(error).startswith("550"):  # it has no such command, for example
+            _require_unlisted(ftp, path)
         return
     if not answer.startswith("213"):  # to another question
         raise ftplib.error_reply(answer)
     raise OSError("its server has it, but did not list it")  # so that it is asked for again, over another connection
+
+
+def _require_unlisted(ftp: Any, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    names: list[str] = []
+    try:
+        ftp.retrlines(f"NLST {folder or '/'}", names.append)
+    except ftplib.error_perm:  # there is no such folder, or nothing is in it
+        return
+    if name in (found.rpartition("/")[2] for found in names):
+        raise OSError("its server has it, but did not list it")
 
 
 def may_answer_late(fs: Any, error: BaseException) -> bool:
