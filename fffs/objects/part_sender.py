@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from errno import EACCES, EIO
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from fffs.objects.unfinished import Note
 THREADS: Final = 4
 _WAITING: Final = 4
 """Parts that may wait while others are sent."""
+_LOOK: Final = 0.5  # seconds between looks for signals
 _LAST: Final = 10.0  # seconds in which an upload is aborted, because a user may wait
 _BYTES: Final = 512 << 20
 """Bytes of parts that are sent or wait, from the second part on."""
@@ -63,7 +65,7 @@ class PartSender:
     def put(self, number: int, begin: int, end: int) -> None:
         """Send a part of the file soon. Waits while many others wait. Raises what sending another one raised."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failed is not None or self._stopped or self._has_room(end - begin))
+            self._wait(lambda: self._has_room(end - begin))
             self._raise_failure()
             self._queue.append((number, begin, end))
             self._sizes += end - begin
@@ -74,13 +76,19 @@ class PartSender:
                 thread.start()
             self._changed.notify_all()
 
+    def _wait(self, is_ready: Callable[[], bool]) -> None:
+        """Wait, with the lock held, until something is so, or sending has failed or been stopped."""
+        # A signal that comes right before the wait does not end it; its handler runs when the wait ends.
+        while not self._changed.wait_for(lambda: self._failed is not None or self._stopped or is_ready(), _LOOK):
+            pass
+
     def _has_room(self, size: int) -> bool:
         return self._parts < THREADS + _WAITING and (not self._parts or self._sizes + size <= _BYTES)
 
     def finish(self) -> list[str]:
         """Wait until all parts are sent, and return their ETags. Raises what sending raised."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failed is not None or self._stopped or not self._parts)
+            self._wait(lambda: not self._parts)
             self._raise_failure()
             return [self._etags[number] for number in sorted(self._etags)]
 
