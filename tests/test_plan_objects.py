@@ -301,6 +301,19 @@ def test_a_driver_that_was_killed_is_noticed(
     assert keys_in(target) == set()
 
 
+def with_parts(plan: fffs.PackPlan) -> fffs.PackPlan:
+    """Write all parts of a plan."""
+    for task in plan.tasks:
+        task.run()
+    return plan
+
+
+def take_lock(cloud: Weed, source: Path, target: str, parts: int) -> fffs.PackPlan:
+    """Plan with ``restart`` as another driver does after the lock of the first one has ended."""
+    cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
+    return fffs.plan_pack(source, target, parts, restart=True)
+
+
 @pytest.fixture
 def suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock is renewed: what is deleted stays so."""
@@ -316,8 +329,7 @@ def test_a_driver_that_lost_its_lock_removes_nothing_of_another(
     plans: list[fffs.PackPlan] = []
 
     def take_over() -> None:
-        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
-        plans.append(fffs.plan_pack(tmp_path / "other", target, 1, restart=True))
+        plans.append(take_lock(cloud, tmp_path / "other", target, 1))
         plans[0].tasks[0].run()
 
     with pytest.raises(UsageError, match="this plan is not there any more"):
@@ -340,11 +352,9 @@ def test_a_driver_that_lost_its_lock_at_its_commit(
 
     def take_over(place: Any, name: str, mark: str, fingerprint: str) -> Any:
         monkeypatch.setattr(plan_objects._OpenObjects, "new_part", new_part)
-        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
-        plans.append(fffs.plan_pack(other, target, 2, restart=True))
+        plans.append(take_lock(cloud, other, target, 2))
         if moment == "after the other one's commit":
-            for task in plans[0].tasks:
-                task.run()
+            with_parts(plans[0])
             plans[0].commit()
         guarded = place.new_part(name, mark, fingerprint)
         return NewObject(f"{target}/{name}") if moment == "after the last look" else guarded
@@ -352,17 +362,14 @@ def test_a_driver_that_lost_its_lock_at_its_commit(
     other = small_folder(tmp_path / "other")
     (other / "day0" / "0.jpg").write_bytes(b"x" * 1000)
     plans: list[fffs.PackPlan] = []
-    plan = fffs.plan_pack(source, target, 2)
-    for task in plan.tasks:
-        task.run()
+    plan = with_parts(fffs.plan_pack(source, target, 2))
     new_part = plan_objects._OpenObjects.new_part
     monkeypatch.setattr(plan_objects._OpenObjects, "new_part", take_over)
     with pytest.raises(UsageError, match="this plan is not there any more"):
         plan.commit()
     if moment != "after the other one's commit":
         assert not any(key == "fffs-parts.json" for key in keys_in(target))
-        for task in plans[0].tasks:
-            task.run()
+        with_parts(plans[0])
         plans[0].commit()
     assert files_in_pack(f"{target}/") == on_disk(other)
 
@@ -383,8 +390,7 @@ def test_a_driver_that_lost_its_lock_at_its_commit_to_one_of_the_same_source(
     def take_over(place: Any, name: str, mark: str, fingerprint: str) -> Any:
         monkeypatch.setattr(plan_objects._OpenObjects, "new_part", new_part)
         guarded = place.new_part(name, mark, fingerprint)
-        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
-        plans.append(fffs.plan_pack(source, target, 2, restart=True))
+        plans.append(take_lock(cloud, source, target, 2))
         if then == "abort":
             plans[0].abort()
         for task in plans[0].tasks[: {"half": 1, "all": 2, "commit": 2}.get(then, 0)]:
@@ -394,9 +400,7 @@ def test_a_driver_that_lost_its_lock_at_its_commit_to_one_of_the_same_source(
         return guarded if is_guarded else NewObject(f"{target}/{name}")
 
     plans: list[fffs.PackPlan] = []
-    plan = fffs.plan_pack(source, target, 2)
-    for task in plan.tasks:
-        task.run()
+    plan = with_parts(fffs.plan_pack(source, target, 2))
     new_part = plan_objects._OpenObjects.new_part
     monkeypatch.setattr(plan_objects._OpenObjects, "new_part", take_over)
     if then == "all":
@@ -411,8 +415,7 @@ def test_a_driver_that_lost_its_lock_at_its_commit_to_one_of_the_same_source(
         fffs.pack_folder(source, target, parts=2)
     if then in ("restart", "half"):
         assert "fffs-parts.json" not in keys_in(target)
-        for task in plans[0].tasks:
-            task.run()
+        with_parts(plans[0])
         plans[0].commit()
     assert files_in_pack(f"{target}/") == on_disk(source)
 
@@ -426,15 +429,11 @@ def test_a_manifest_that_was_removed_with_the_plan_counts_for_no_other(
         if not output.path.endswith("fffs-parts.json"):
             return commit(output)
         monkeypatch.setattr(NewObject, "commit", commit)
-        cloud.delete(cloud.bucket, parse_url(f"{target}/.fffs-plan-driver").key)
-        plans.append(fffs.plan_pack(source, target, 2, restart=True))
-        for task in plans[0].tasks:
-            task.run()
+        plans.append(take_lock(cloud, source, target, 2))
+        with_parts(plans[0])
 
     plans: list[fffs.PackPlan] = []
-    plan = fffs.plan_pack(source, target, 2)
-    for task in plan.tasks:
-        task.run()
+    plan = with_parts(fffs.plan_pack(source, target, 2))
     commit = NewObject.commit
     monkeypatch.setattr(NewObject, "commit", take_over)
     with pytest.raises(UsageError, match="this plan is not there any more"):
@@ -456,8 +455,7 @@ def test_a_manifest_that_comes_while_a_plan_is_removed(
             cloud.put(cloud.bucket, parse_url(f"{target}/fffs-parts.json").key, b"{}")
 
     late: list[str] = []
-    for task in fffs.plan_pack(source, target, 2).tasks:
-        task.run()
+    with_parts(fffs.plan_pack(source, target, 2))
     delete_objects = plan_objects.delete_objects
     monkeypatch.setattr(plan_objects, "delete_objects", delete)
     if moment == "the state is gone":
@@ -466,17 +464,14 @@ def test_a_manifest_that_comes_while_a_plan_is_removed(
     else:
         again = fffs.plan_pack(source, target, 2, restart=True)
         assert not any(key.startswith(("fffs-parts", "photos")) for key in keys_in(target))
-        for task in again.tasks:
-            task.run()
+        with_parts(again)
         again.commit()
     assert len(late) == 1
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
 def test_a_manifest_of_another_set_is_not_replaced(cloud: Weed, source: Path, target: str) -> None:
-    plan = fffs.plan_pack(source, target, 2)
-    for task in plan.tasks:
-        task.run()
+    plan = with_parts(fffs.plan_pack(source, target, 2))
     key = parse_url(f"{target}/fffs-parts.json").key
     cloud.put(cloud.bucket, key, b"of another tool")
     with pytest.raises(UsageError, match=r"already exists: fffs-parts\.json is of another set"):
