@@ -202,7 +202,9 @@ def test_a_mount_point_is_refused_before_anything_is_written(pack: Path) -> None
 
 
 def test_a_target_in_no_folder_is_an_error_that_names_it(pack: Path) -> None:
-    with pytest.raises(WriteError, match=r"nowhere/target: cannot write \(there is no folder .*/nowhere\): No such"):
+    with pytest.raises(
+        WriteError, match=r"nowhere/target: cannot write \(there is no folder .*/nowhere; make it first\): No such"
+    ):
         unpack(pack, pack.parent / "nowhere" / "target")
 
 

@@ -30,7 +30,7 @@ class _Naming:
     def _missing_folder(self, error: OSError) -> str:
         folder = os.path.dirname(self._path)
         is_missing = self._kind is WriteError and error.errno == errno.ENOENT and folder and not os.path.isdir(folder)
-        return f"there is no folder {folder}" if is_missing else ""
+        return f"there is no folder {folder}; make it first" if is_missing else ""
 
 
 def reading(path: str, detail: str = "") -> _Naming:

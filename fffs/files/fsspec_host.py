@@ -68,11 +68,6 @@ class _Connected:
         if (file := self.opened.pop(number, None)) is not None:
             self.failed.append(file)
 
-    def fail_all(self) -> None:
-        """Have all files closed."""
-        self.failed += self.opened.values()
-        self.opened.clear()
-
 
 class Host:
     """A file system with one connection. Thread-safe: threads use it one after the other, unless it is asynchronous.
@@ -113,9 +108,7 @@ class Host:
         if self._is_own:
             close(here.fs)
             here.lost = here.lost or f"{type(error).__name__}: {error}"
-        here.fail_all()
-        with contextlib.suppress(TimeoutError):
-            _close_files(here)
+        _close_all_files(here)
 
     def use(self, path: str, work: Callable[[Any], _T]) -> _T:
         """Return what is done with the file system; if that fails because the connection is lost, with a new one.
@@ -182,7 +175,6 @@ class Host:
             here.pause = max(SHORTEST, time.monotonic() - begin, min(LONGEST, 2 * here.pause))
             here.until = time.monotonic() + here.pause
             return False
-        self._disconnect(here, ConnectionError())
         here.fs, here.pause, here.until, here.lost = fs, 0.0, 0.0, ""
         return True
 
@@ -259,13 +251,19 @@ def _close_files(here: _Connected) -> None:
             raise TimeoutError("the server does not answer")
 
 
+def _close_all_files(here: _Connected) -> None:
+    """Close all files, unless the server is silent."""
+    here.failed += here.opened.values()
+    here.opened.clear()
+    with contextlib.suppress(TimeoutError):
+        _close_files(here)
+
+
 def _end(processes: dict[int, _Connected]) -> None:
     """Close the connection of a Host that is gone, unless it is that of a parent."""
     if (here := processes.get(os.getpid())) is not None:
         close(here.fs)
-        here.fail_all()
-        with contextlib.suppress(TimeoutError):
-            _close_files(here)
+        _close_all_files(here)
 
 
 def has_host(protocol: str) -> bool:
