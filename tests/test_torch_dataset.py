@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,30 @@ def test_an_integer_for_the_base_class_gives_its_sample(path: Path, base: Any) -
     assert dataset[[3]] == [len(whole[3])] == [Subset(dataset, [3])[0]]
 
 
-@pytest.mark.parametrize("columns", [lambda k: (k, k), lambda k: {"x": k}, lambda k: b"ab", lambda k: None])
+class Table:
+    """As those of pandas and Arrow: it has a row for each record, and ``iter`` gives its columns."""
+
+    columns = ("a",)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+NO_SAMPLES = [
+    lambda k: (k, k),
+    lambda k: {"x": k},
+    lambda k: {k},
+    lambda k: b"ab",
+    lambda k: None,
+    lambda k: k.sum(),
+    lambda k: Table(),
+]
+
+
+@pytest.mark.parametrize("columns", NO_SAMPLES)
 def test_what_is_no_sample_for_each_record_is_not_divided(path: Path, columns: Any) -> None:
     class Columns(Dataset):
         def __getitem__(self, indices: Any) -> Any:
@@ -342,7 +366,8 @@ def test_what_is_no_sample_for_each_record_is_not_divided(path: Path, columns: A
         lambda: Processed(path)[3],
     ):
         with pytest.raises(
-            UsageError, match=r"(Columns|Processed) returned (2 samples|dict|bytes|NoneType) for 1 record"
+            UsageError,
+            match=r"(Columns|Processed) returned (2 samples|dict|set|bytes|NoneType|Tensor|Table) for 1 record",
         ):
             ask()
 

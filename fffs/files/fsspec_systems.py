@@ -27,8 +27,8 @@ BLOCK_CACHES: Final = frozenset({"blockcache", "cached"})
 FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
 """Protocols of fsspec that copy whole files."""
 
-# Answers of HTTP from which fsspec's FileNotFoundError follows.
-_NONE: Final = (401, 403, 404, 410)
+# Answers of HTTP that mean that there is no such file; some servers say 403 for it.
+_NONE: Final = (403, 404, 410)
 
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
@@ -131,7 +131,7 @@ def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[
 def require_none(error: FileNotFoundError) -> None:
     """Raise an error of HTTP again that fsspec takes for a file that does not exist, unless the server says so.
 
-    It raises FileNotFoundError for every failure, from that. Some servers refuse access to what does not exist.
+    It raises FileNotFoundError for every failure, from that.
     """
     cause = error.__cause__
     if isinstance(cause, Exception) and getattr(cause, "status", None) not in _NONE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -42,15 +42,23 @@ def only_sample(found: Any, dataset: Any) -> Any:
     return listed(found, 1, dataset)[0]
 
 
-def listed(found: Any, count: int, dataset: Any) -> Any:
-    """Return samples as something with a length. Raises UsageError: they are no samples, or not so many."""
-    if isinstance(found, Iterator):
-        found = list(found)
-    is_sequence = not isinstance(found, (Mapping, str, bytes)) and hasattr(found, "__len__")
-    if not is_sequence or len(found) != count:
-        what = plural(len(found), "sample") if is_sequence else type(found).__name__
+def listed(found: Any, count: int, dataset: Any) -> list[Any]:
+    """Return the samples of a batch. Raises UsageError: they are no samples, or not so many."""
+    samples = _samples(found)
+    if samples is None or len(samples) != count:
+        what = type(found).__name__ if samples is None else plural(len(samples), "sample")
         raise UsageError(
             f"{type(dataset).__name__} returned {what} for {plural(count, 'record')}; single samples, and data sets "
             "that are joined, need a list with one for each record"
         )
-    return found
+    return samples
+
+
+def _samples(found: Any) -> list[Any] | None:
+    if isinstance(found, (Mapping, Set, str, bytes)) or hasattr(found, "columns"):  # a table gives its columns
+        return None
+    try:
+        samples = iter(found)
+    except TypeError:  # also an array without dimensions
+        return None
+    return list(samples)
