@@ -364,6 +364,7 @@ def test_what_is_no_sample_for_each_record_is_not_divided(path: Path, columns: A
         lambda: Subset(Columns(path), [3])[0],
         lambda: (Columns(path) + Columns(path))[3],
         lambda: Processed(path)[3],
+        lambda: list(fffs.torch.DataLoader(Processed(path), batch_size=None)),
     ):
         with pytest.raises(
             UsageError,

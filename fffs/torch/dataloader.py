@@ -49,7 +49,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
       each batch, its samples and ``collate_fn``, from the order's generator, the batch's position and its indices, so
       that what ``worker_init_fn`` seeds has no effect; after a batch is loaded in this process, they are restored. (For
       data sets other than ``fffs.torch.Dataset``, only the order is resumed.) A state that would give other batches is
-      refused: see ``load_state_dict``. ``set_step`` is not part of the state.
+      refused: see ``load_state_dict``. ``set_step`` is not part of the state. If the loop ends with the last batch
+      without asking for another one, as Lightning's does, a ``generator`` that was given is left in another state
+      without workers than with them, as by torch's loader; the following epochs differ then.
 
     With ``batch_size=None`` a data set gives one sample for each index of the sampler, or a list of samples for a list.
     If it, or a data set that it takes its samples from, has a ``__getitems__`` of its own, torch does not call that in

@@ -140,7 +140,7 @@ class Dataset(torch.utils.data.Dataset[Any], ReaderRegistry):
         if not indices.seeded:
             seed_generators(indices.seed)
         samples = self[numbers]
-        return samples[0] if indices.single else samples
+        return only_sample(samples, self) if indices.single else samples
 
     @property
     def has_own_batches(self) -> bool:
