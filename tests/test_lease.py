@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -115,12 +116,12 @@ def drive(store: Store) -> None:
     name = threading.current_thread().name
     owner = {"owner": name}
     try:
-        lease._take(URL, "photos", owner)
+        begin = lease._take(URL, "photos", owner)
     except WriteError as error:
         assert error.errno == errno.EAGAIN
         return
     store.held.append((store.now, name))
-    lease._renew(URL, "photos", owner, End(store))
+    lease._renew(URL, "photos", owner, End(store), lease._Lease("photos", begin))
 
 
 def every_order(simulate: Callable[[list[int]], list[int]]) -> int:
@@ -149,6 +150,7 @@ def test_drivers_that_find_the_lock_of_a_dead_one(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(lease, "delete_objects", store.delete)
         monkeypatch.setattr(lease, "_has_ended", lambda content: content == DEAD)
         monkeypatch.setattr(lease, "time", SimpleNamespace(sleep=store.sleep, monotonic=lambda: store.now))
+        monkeypatch.setattr(lease, "_now", lambda: store.now)
         store.run({name: lambda: drive(store) for name in "ab"})
         assert len(store.held) == 1
         assert store.object is None
@@ -157,12 +159,22 @@ def test_drivers_that_find_the_lock_of_a_dead_one(monkeypatch: pytest.MonkeyPatc
     assert every_order(simulate) > 20
 
 
+def refuses(held: lease._Lease) -> None:
+    """Assert that it says that another driver may have it."""
+    with pytest.raises(
+        WriteError, match=r"photos: cannot write \(its lock was not renewed for 15 seconds, and another"
+    ):
+        held.left()
+
+
 def test_who_loses_the_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     another = json.dumps({"owner": "another", "host": "elsewhere", "pid": 7}).encode()
     monkeypatch.setattr(lease, "read_object", lambda url: another)
     monkeypatch.setattr(lease, "RENEW", 0.0)
-    lease._renew(URL, "photos", {"owner": "this"}, threading.Event())
+    held = lease._Lease("photos", lease._now())
+    lease._renew(URL, "photos", {"owner": "this"}, threading.Event(), held)
     assert "photos: another process took its lock (process 7 of elsewhere)" in caplog.text
+    refuses(held)
 
 
 def test_who_finds_no_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,8 +190,37 @@ def test_who_finds_no_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     monkeypatch.setattr(lease, "put_object", put)
     monkeypatch.setattr(lease, "delete_objects", lambda url, keys: store.clear())
     monkeypatch.setattr(lease, "RENEW", 0.0)
-    lease._renew(URL, "photos", {"owner": "this"}, end)
+    held = lease._Lease("photos", lease._now())
+    lease._renew(URL, "photos", {"owner": "this"}, end, held)
     assert caplog.text.count("photos: its lock was gone and is put again") == 1
+    refuses(held)
+
+
+def test_who_renewed_it_late_has_it_after_the_next_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver that found it meanwhile puts its own until then."""
+    now = 0.0
+    monkeypatch.setattr(lease, "_now", lambda: now)
+    held = lease._Lease("photos", now)
+    now = 14.0
+    assert held.left() == 1
+    held.renew(13.0)
+    assert held.left() == 14
+    now = 29.0
+    refuses(held)
+    held.renew(28.5)
+    refuses(held)
+    now = 34.0
+    held.renew(33.5)
+    assert held.left() == 14.5
+    held.lose()
+    refuses(held)
+
+
+def test_only_this_process_is_told_how_long_it_has_the_lock(slow: Slow) -> None:
+    assert lease.seconds_left(URL) == math.inf
+    with lease.lease(URL, "photos"):
+        assert 10 < lease.seconds_left(URL) <= 15
+    assert lease.seconds_left(URL) == math.inf
 
 
 def test_a_lock_that_is_nested_too_deeply_is_one_of_nobody() -> None:

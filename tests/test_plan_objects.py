@@ -470,6 +470,42 @@ def test_a_manifest_that_comes_while_a_plan_is_removed(
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+@pytest.mark.parametrize("moment", ["after the look for a manifest", "after the list of parts"])
+def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_more(
+    moment: str, cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may have committed meanwhile, with parts of the same names."""
+
+    def late(method: Any) -> Any:
+        def asked(*arguments: Any) -> Any:
+            found = method(*arguments)
+            monkeypatch.setattr(lease, "_now", lambda: time.monotonic() + 1e9)
+            return found
+
+        return asked
+
+    plan = with_parts(fffs.plan_pack(source, target, 2))
+    name = "is_in_place" if moment == "after the look for a manifest" else "names"
+    monkeypatch.setattr(plan_objects.PlanObjects, name, late(getattr(plan_objects.PlanObjects, name)))
+    with pytest.raises(WriteError, match="its lock was not renewed for 15 seconds, and another process may have taken"):
+        plan.abort()
+    assert {"photos-00000-of-00002.ffr", "photos-00001-of-00002.ffr"} <= keys_in(target)
+
+
+def test_a_driver_that_lost_its_lock_makes_no_plan(
+    cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks would replace the parts that another one has committed."""
+
+    def make(place: Any) -> None:
+        monkeypatch.setattr(lease, "_now", lambda: time.monotonic() + 1e9)
+
+    monkeypatch.setattr(plan_objects._OpenObjects, "make", make)
+    with pytest.raises(WriteError, match="its lock was not renewed"):
+        fffs.plan_pack(source, target, 2)
+    assert not any(key.startswith(".fffs-plan/") for key in keys_in(target))
+
+
 def test_a_manifest_of_another_set_is_not_replaced(cloud: Weed, source: Path, target: str) -> None:
     plan = with_parts(fffs.plan_pack(source, target, 2))
     key = parse_url(f"{target}/fffs-parts.json").key

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -32,11 +33,62 @@ _SETTLE: Final = 1.0
 _log = logging.getLogger("fffs.objects")
 
 
+class _Lease:
+    """What an owner knows of its lock: until when nobody else can have it. Thread-safe."""
+
+    def __init__(self, target: str, begin: float) -> None:
+        """target: for messages. begin: right before the lock was put."""
+        self._target, self._until = target, begin + LIMIT
+        self._is_sure, self._is_lost = True, False
+
+    def renew(self, begin: float) -> None:
+        """Note that the lock was ours, and was put again; begin: right before.
+
+        Whoever found the one before, for LIMIT seconds, puts another one within _SETTLE seconds or gives it back. So if
+        this one came late, the next renewal shows whether somebody did.
+        """
+        self._is_sure = _now() <= self._until
+        self._until = begin + LIMIT
+
+    def lose(self) -> None:
+        """Note that another driver had it."""
+        self._is_lost = True
+
+    def left(self) -> float:
+        """Return for how many seconds nobody else can have it. Raises WriteError: somebody may have it, or had it."""
+        seconds = self._until - _now()
+        if self._is_lost or not self._is_sure or seconds <= 0:
+            raise WriteError(
+                errno.EAGAIN,
+                self._target,
+                f"its lock was not renewed for {LIMIT:.0f} seconds, and another process may have taken it; begin again",
+            )
+        return seconds
+
+
+_held: Final[dict[str, _Lease]] = {}  # by URL
+
+
+def seconds_left(url: str) -> float:
+    """Return for how many seconds no other process can have the lock that this process holds; infinity if it does not.
+
+    What is deleted later may be what another driver has written. Raises WriteError: another one may have it.
+    """
+    held = _held.get(url)
+    return held.left() if held else math.inf
+
+
+def _now() -> float:
+    """Return a time in seconds that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @contextlib.contextmanager
 def lease(url: str, target: str) -> Iterator[None]:
     """Hold the lock. An owner that was killed on this machine is noticed at once, another one after LIMIT seconds.
 
-    A process that was stopped for so long loses it, and logs that; what two drivers write is the same.
+    A process that was stopped for so long loses it, and logs that; what two drivers write is the same. It must not
+    delete anything then: see ``seconds_left``.
 
     Args:
         url: of the object.
@@ -48,20 +100,23 @@ def lease(url: str, target: str) -> Iterator[None]:
     """
     owner = {"owner": secrets.token_hex(8), **_here()}
     end = threading.Event()
-    thread = threading.Thread(target=_renew, args=(url, target, owner, end), daemon=True)
     try:
-        _take(url, target, owner)
+        held = _held[url] = _Lease(target, _take(url, target, owner))
+        thread = threading.Thread(target=_renew, args=(url, target, owner, end, held), daemon=True)
         thread.start()
     except FffsError:
         raise
     except BaseException:  # an interrupt, for example; perhaps it is there already
         end.set()
+        _held.pop(url, None)
         _remove_soon(url, owner)
         raise
     try:
         yield
     finally:
         end.set()
+        if _held.get(url) is held:
+            del _held[url]
         # The thread deletes it, also after an interrupt. If the store does not answer so long, or another interrupt
         # ends this, it goes on, but ends with the process; then the lock stays, as that of a process that was killed.
         thread.join(LIMIT)
@@ -88,40 +143,43 @@ def _content(owner: dict[str, Any], renewed: int) -> bytes:
     return json.dumps({**owner, "renewed": renewed}).encode("ascii")
 
 
-def _take(url: str, target: str, owner: dict[str, Any]) -> None:
+def _take(url: str, target: str, owner: dict[str, Any]) -> float:
+    """Put the lock. Returns the time right before. Raises as ``lease``."""
     for _ in range(3):
+        begin = _now()
         try:
             put_object(url, _content(owner, 0), new=True)
-            return
+            return begin
         except WriteError as error:
             if error.errno != errno.EEXIST:
                 raise
         there = read_object(url)
         _await_end(url, target, there)
-        if there is not None and _take_over(url, target, owner, there):
-            return
+        if there is not None and (taken := _take_over(url, target, owner, there)) is not None:
+            return taken
     raise WriteError(errno.EAGAIN, target, "another process is writing its parts")
 
 
-def _take_over(url: str, target: str, owner: dict[str, Any], dead: bytes) -> bool:
-    """Replace the lock of an owner that has ended. False: try again. Raises WriteError if another process replaced it.
+def _take_over(url: str, target: str, owner: dict[str, Any], dead: bytes) -> float | None:
+    """Replace the lock of an owner that has ended. Returns the time right before; None: try again. Raises WriteError if
+    another process replaced it.
 
     Those that find it at the same time replace it within _SETTLE seconds, wait as long, and the last one has it. One
     that took longer may have replaced the lock of one that did not wait for it, and gives it back.
     """
-    begin = time.monotonic()
+    begin = _now()
     if read_object(url) != dead:
-        return False
+        return None
     put_object(url, _content(owner, 0))
-    if time.monotonic() - begin > _SETTLE:
+    if _now() - begin > _SETTLE:
         _remove(url, owner)
         time.sleep(RENEW + _PAUSE)  # the other one puts it again
-        return False
+        return None
     time.sleep(_SETTLE)
     now = read_object(url)
     if not _is_ours(now, owner):
         raise WriteError(errno.EAGAIN, target, f"another process is writing its parts{_who(now or b'')}")
-    return True
+    return begin
 
 
 def _await_end(url: str, target: str, there: bytes | None) -> None:
@@ -169,17 +227,20 @@ def _is_ours(content: bytes | None, owner: dict[str, Any]) -> bool:
     return content is not None and _fields(content).get("owner") == owner["owner"]
 
 
-def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event) -> None:
+def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, held: _Lease) -> None:
     """Renew it until the end, and delete it then; or until it is another's."""
     renewed = 0
     while not end.wait(RENEW):
         renewed += 1
         with contextlib.suppress(FffsError):  # the next time
-            now = read_object(url)
+            now, begin = read_object(url), _now()
+            if now is None or not _is_ours(now, owner):
+                held.lose()
             if now is not None and not _is_ours(now, owner):
                 _log.warning("%s: another process took its lock%s and writes its parts, too", target, _who(now))
                 return
             put_object(url, _content(owner, renewed), new=now is None)
+            held.renew(begin)
             if now is None:
                 _log.warning(
                     "%s: its lock was gone and is put again; another process may have written its parts", target

@@ -13,16 +13,17 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
-from fffs.cluster.lease import lease
+from fffs.cluster.lease import lease, seconds_left
 from fffs.cluster.plan_place import GONE, RESULTS, STATE, OpenPlace, PlanPlace, part_stem, state_ending
 from fffs.errors import UsageError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
+from fffs.objects.http_settings import deadline
 from fffs.objects.locations import has_objects
 from fffs.objects.names import parse_url
 from fffs.objects.new_object import NewObject, object_exists
 from fffs.objects.protocol import Guard
-from fffs.objects.small import delete_folder, delete_objects, put_object, read_object
+from fffs.objects.small import delete_objects, put_object, read_object
 
 _LEASE: Final = f"{UNFINISHED}-driver"
 
@@ -105,23 +106,36 @@ class _OpenObjects(OpenPlace):
         """As ``empty``. names: what is directly in the target."""
         if UNFINISHED not in names:  # a set that was copied there, for example
             return
-        delete_objects(f"{self._target}/", [parse_url(f"{self._place}/{STATE}").key])
+        self._delete([parse_url(f"{self._place}/{STATE}").key])
         if not self._plan.is_in_place():
             self._delete_parts(self._plan.names())  # a task whose part comes later finds no plan any more
-            delete_objects(f"{self._target}/", [parse_url(self._plan.part(MANIFEST)).key])  # nor does a late commit
-        delete_folder(f"{self._place}/")
+            self._delete([parse_url(self._plan.part(MANIFEST)).key])  # nor does a late commit
+        self._delete([entry.key for entry in list_entries(parse_url(f"{self._place}/"))])
+
+    def _delete(self, keys: list[str]) -> None:
+        """Delete objects, unless they may be those of another driver, which took the lock, and may have committed.
+
+        Raises WriteError, too.
+        """
+        delete_objects(f"{self._target}/", keys, self._seconds)
+
+    def _seconds(self) -> float:
+        """Return how long a request that needs the lock may take. Raises WriteError: another driver may have it."""
+        return min(deadline(), seconds_left(f"{self._target}/{_LEASE}"))
 
     def read(self, name: str) -> bytes | None:
         """See ``OpenPlace``."""
         return read_object(f"{self._place}/{name}")
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
-        """See ``OpenPlace``."""
+        """See ``OpenPlace``. Raises WriteError, too, if another driver may have the lock, and have committed."""
+        self._seconds()
         put_object(f"{self._place}/{name}", b"".join(pieces))
+        self._seconds()
 
     def put_result(self, name: str, data: bytes) -> None:
-        """See ``OpenPlace``."""
-        self.put(name, [data])
+        """See ``OpenPlace``. A task has no lock."""
+        put_object(f"{self._place}/{name}", data)
 
     def has_results(self) -> bool:
         """See ``OpenPlace``."""
@@ -134,8 +148,7 @@ class _OpenObjects(OpenPlace):
     def _delete_parts(self, names: dict[str, ListedObject], kept: Collection[str] = ()) -> None:
         stem = re.escape(part_stem(self._target))
         ours = re.compile(rf"({stem}(-[0-9]{{5}}-of-[0-9]{{5}}(\..*)?|{UNCOUNTED})|part-[0-9]{{5}})", re.DOTALL)
-        found = [entry.key for name, entry in names.items() if ours.fullmatch(name) and name not in kept]
-        delete_objects(f"{self._target}/", found)
+        self._delete([entry.key for name, entry in names.items() if ours.fullmatch(name) and name not in kept])
 
     def keep_parts(self, names: Collection[str]) -> None:
         """See ``OpenPlace``. Most parts of an older plan have the names of new ones, which replace them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from fffs.errors import SourceNotFoundError
-from fffs.objects.client import ask_upload, list_entries
+from fffs.objects.client import ask_upload
+from fffs.objects.http_settings import deadline
 from fffs.objects.names import parse_url
 from fffs.objects.new_object import NewObject
 from fffs.objects.remote import RemoteFile
@@ -40,12 +42,12 @@ def put_object(url: str, data: bytes, *, new: bool = False) -> None:
         output.commit()
 
 
-def delete_objects(folder: str, keys: list[str]) -> None:
-    """Delete objects of the bucket of a URL, as far as they are there. Raises UsageError, AccessError, ReadError."""
+def delete_objects(folder: str, keys: list[str], seconds: Callable[[], float] = deadline) -> None:
+    """Delete objects of the bucket of a URL, as far as they are there.
+
+    seconds: returns how long the next request may take; called right before each of them.
+
+    Raises UsageError, AccessError, ReadError, and what ``seconds`` raises.
+    """
     for start in range(0, len(keys), _TOGETHER):
-        ask_upload(parse_url(folder), "delete", keys=keys[start : start + _TOGETHER])
-
-
-def delete_folder(url: str) -> None:
-    """Delete all objects in a folder of a store. Raises as ``delete_objects``."""
-    delete_objects(url, [entry.key for entry in list_entries(parse_url(url))])
+        ask_upload(parse_url(folder), "delete", keys=keys[start : start + _TOGETHER], deadline=seconds())
