@@ -315,7 +315,7 @@ def test_an_interrupt_while_the_store_does_not_answer_ends_it(slow: Slow, monkey
 
     monkeypatch.setattr(lease, "put_object", put)
     monkeypatch.setattr(lease, "read_object", read)
-    monkeypatch.setattr(lease, "_GRACE", 0.01)
+    monkeypatch.setattr(lease, "GRACE", 0.01)
     with pytest.raises(KeyboardInterrupt), lease.lease(URL, "photos"):
         pass
     assert not slow.answers.is_set()

@@ -63,7 +63,7 @@ def test_a_name_is_looked_up_by_a_proxy_that_is_to_do_it() -> None:
     with proxying(SocksProxy) as proxy, serving() as server:
         port = int(server.url.rpartition(":")[2])
         for scheme, line in (("socks5h", f"3 localhost:{port}"), ("socks5", f"1 127.0.0.1:{port}")):
-            connection = Tunnelled(Proxy(scheme, "", proxy.address), "localhost", port, None, 5)
+            connection = Tunnelled(Proxy(scheme, "", proxy.address), "localhost", port, None)
             try:
                 connection.request("PUT", "/b/k", b"abc")
             except ConnectionRefusedError:  # localhost is ::1 first, which this server does not have
@@ -79,7 +79,7 @@ def test_an_address_of_ipv6(scheme: str) -> None:
         proxy.status = 200
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
             port = closed.getsockname()[1]
-        connection = Tunnelled(Proxy(scheme, "", proxy.address), "::1", port, None, 5)
+        connection = Tunnelled(Proxy(scheme, "", proxy.address), "::1", port, None)
         connection.request("GET", "/")
         connection.getresponse()
     assert proxy.lines == [f"CONNECT [::1]:{port} HTTP/1.1" if scheme == "http" else f"4 ::1:{port}"]

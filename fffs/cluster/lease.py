@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fffs.base.machine import boot_id
+from fffs.cluster.cleaning import GRACE
 from fffs.errors import FffsError, WriteError
 from fffs.objects.names import parse_url
 from fffs.objects.small import delete_objects, put_object, read_object
@@ -25,8 +26,6 @@ LIMIT: Final = 15.0
 """Seconds after which an owner that did not renew it has ended. Measured by who wants it, so that no clocks are
 compared."""
 _PAUSE: Final = 1.0
-_GRACE: Final = 3.0
-"""Seconds for which an interrupt at the beginning waits until its lock is removed."""
 _SETTLE: Final = 1.0
 """Seconds in which processes that found the lock of an owner that has ended replace it."""
 
@@ -111,15 +110,21 @@ def lease(url: str, target: str) -> Iterator[None]:
         _held.pop(url, None)
         _remove_soon(url, owner)
         raise
+    patience = LIMIT
     try:
         yield
+    except Exception:
+        raise
+    except BaseException:
+        patience = GRACE
+        raise
     finally:
         end.set()
         if _held.get(url) is held:
             del _held[url]
         # The thread deletes it, also after an interrupt. If the store does not answer so long, or another interrupt
         # ends this, it goes on, but ends with the process; then the lock stays, as that of a process that was killed.
-        thread.join(LIMIT)
+        thread.join(patience)
 
 
 def _here() -> dict[str, Any]:
@@ -252,7 +257,7 @@ def _remove_soon(url: str, owner: dict[str, Any]) -> None:
     """Like ``_remove``, but wait for that no longer than an interrupt should take."""
     thread = threading.Thread(target=_remove, args=(url, owner), daemon=True)
     thread.start()
-    thread.join(_GRACE)
+    thread.join(GRACE)
 
 
 def _remove(url: str, owner: dict[str, Any]) -> None:

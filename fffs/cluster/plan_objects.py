@@ -31,6 +31,8 @@ _LEASE: Final = f"{UNFINISHED}-driver"
 class PlanObjects(PlanPlace):
     """The objects of the plan for one target. Who may write to the bucket may change them."""
 
+    is_remote = True
+
     def __init__(self, target: str) -> None:
         """target: the URL of the folder that is made."""
         self.target = target.rstrip("/")

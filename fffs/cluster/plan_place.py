@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
 from fffs.base.part_sets import ENDINGS
+from fffs.cluster.cleaning import clean_up
 from fffs.errors import FffsError, SourceNotFoundError, UsageError
 from fffs.files.atomic_output import AtomicOutput
 
@@ -108,6 +109,8 @@ class PlanPlace(ABC):
 
     target: str
     path: str
+    is_remote = False
+    """Whether a store is asked, which may not answer."""
 
     @abstractmethod
     def only_driver(self) -> AbstractContextManager[None]:
@@ -150,6 +153,15 @@ class PlanPlace(ABC):
         """
         if self.fingerprint() == fingerprint:
             self.remove()
+
+    def _remove_ours(self, fingerprint: str) -> None:
+        """As ``remove``, unless the plan is another one."""
+        if self.fingerprint() in (None, fingerprint):
+            self.remove()
+
+    def clean_up(self, error: BaseException, work: Callable[[], None]) -> None:
+        """See ``cleaning.clean_up``."""
+        clean_up(error, work, self.is_remote)
 
     @contextlib.contextmanager
     def _with_plan(self, fingerprint: str) -> Iterator[OpenPlace]:
@@ -216,11 +228,9 @@ class PlanPlace(ABC):
                 _put_inputs(place, inputs)
                 place.put(_PLAN, [plan.encode("ascii")])
                 place.put(STATE, [f"{request}{state_ending(fingerprint)}".encode("ascii")])
-            except BaseException:
+            except BaseException as error:
                 if is_new:  # nothing in it is of use, unless another driver took the lock of this one
-                    with contextlib.suppress(FffsError):
-                        if self.fingerprint() in (None, fingerprint):
-                            self.remove()
+                    self.clean_up(error, lambda: self._remove_ours(fingerprint))
                 raise
             place.keep_parts({os.path.basename(self.part(*part)) for part in parts})
 
@@ -326,10 +336,9 @@ class PlanPlace(ABC):
                 place.put_in_place(list(names), manifest, fingerprint)
             with contextlib.suppress(FffsError):  # a late task still writes there; the next plan removes it
                 self.remove_plan(fingerprint)
-        except (KeyboardInterrupt, SystemExit):
-            with contextlib.suppress(FffsError):
-                if self.is_in_place() and self.fingerprint() in (None, fingerprint):  # this place is of no use then
-                    self.remove()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # If the target is there, this place is of no use.
+            self.clean_up(error, lambda: self._remove_ours(fingerprint) if self.is_in_place() else None)
             raise
 
 

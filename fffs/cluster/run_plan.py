@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fffs.base.text import plural
 from fffs.cluster.engines import executing
@@ -11,8 +11,8 @@ from fffs.cluster.executors import ExecutorLike, run_tasks
 from fffs.cluster.part_plan import PartPlan
 from fffs.cluster.part_task import PartResult
 from fffs.cluster.place_of import place_of
+from fffs.cluster.plan_place import PlanPlace
 from fffs.cluster.report import JobReport, JobWatch
-from fffs.errors import FffsError
 
 
 def run_plan(
@@ -43,14 +43,17 @@ def run_plan(
         try:
             results = plan.put_in_place(run_tasks(plan.tasks, workers, jobs, watch))
         except BaseException as error:
-            with contextlib.suppress(FffsError):  # what ended the job is the error to show
-                if not any(plan.results()):
-                    place.remove_plan(plan.fingerprint)
+            place.clean_up(error, partial(_remove_useless, place, plan))
             watch.end(error)
             raise
         watch.end()
     tell_left_out(results, target, warn)
     return results
+
+
+def _remove_useless(place: PlanPlace, plan: PartPlan) -> None:
+    if not any(plan.results()):
+        place.remove_plan(plan.fingerprint)
 
 
 def report_of(plan: PartPlan, results: Sequence[PartResult]) -> JobReport:

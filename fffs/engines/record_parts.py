@@ -70,9 +70,11 @@ class RecordParts:
             place.create(engine_plan(), json.dumps(["records", fingerprint]), fingerprint, False, parts=())
             try:
                 yield cls(name, fingerprint, packed, time.time_ns())
-            finally:
-                with contextlib.suppress(FffsError):  # the next job removes it; why this one failed is of more use
-                    place.remove_plan(fingerprint)
+            except BaseException as error:
+                place.clean_up(error, lambda: place.remove_plan(fingerprint))
+                raise
+            with contextlib.suppress(FffsError):  # the next job removes it
+                place.remove_plan(fingerprint)
 
     def write(self, number: int, records: Sequence[Any]) -> WrittenPart:
         """Write the records, or the rows, of a partition, in any process. May run again, also at the same time.

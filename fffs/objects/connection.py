@@ -14,13 +14,15 @@ from typing import Final
 from fffs.base.descriptors import memory_file
 from fffs.base.interpreter import STARTED, interpreter
 from fffs.base.modules import SAFE, module_path
+from fffs.base.stopping import Stopped, current_flag
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
-from fffs.objects.protocol import BrokenProtocolError, Message, read_message, write_message
+from fffs.objects.protocol import BrokenProtocolError, Message, is_readable, read_message, write_message
 from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
 _ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
+_LOOK: Final = 0.2  # seconds between looks for signals, and for the StopFlag of a thread
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _MODULE: Final = "fffs.objects.store_process"
 # With -c alone, the current folder is the first place where modules are looked for. Python 3.10 knows nothing against
@@ -74,6 +76,7 @@ class StoreConnection:
         Raises:
             ConnectionLostError: there will be no answer.
             TimeoutError.
+            Stopped: the StopFlag of this thread is set.
 
         """
         number, deadline = next(self._numbers), time.monotonic() + (patience or PATIENCE)
@@ -116,29 +119,36 @@ class StoreConnection:
     def _wait(self, number: int, deadline: float) -> Message:
         """Return the answer to a request, which this thread or another one reads."""
         while True:
-            reads, answer = False, None
+            reads, is_unread, answer = False, False, None
             try:
                 with self._changed:
                     while self._reader and number not in self._answers and not self._lost:
-                        if not self._changed.wait(deadline - time.monotonic()):
-                            raise TimeoutError
+                        self._changed.wait(_pause(deadline))
                     if number in self._answers:
                         return self._answers.pop(number)
                     if self._lost:
                         raise ConnectionLostError
                     reads, self._reader = True, threading.get_ident()
+                while not is_readable(self._output, _pause(deadline)):
+                    pass
                 answer, _ = read_message(self._output, deadline)
             except BrokenProtocolError:
                 continue
+            except Stopped:
+                is_unread = True
+                raise
             finally:
                 if reads:
-                    self._hand_out(answer)
+                    self._hand_out(answer, is_unread)
 
-    def _hand_out(self, answer: Message | None) -> None:
-        """Leave an answer for the thread that waits for it. None: it was not read completely, as in an interrupt."""
+    def _hand_out(self, answer: Message | None, is_unread: bool) -> None:
+        """Leave an answer for the thread that waits for it. None: it was not read completely, as in an interrupt, or,
+        if ``is_unread``, not at all.
+        """
         with self._changed:
             self._reader = None
-            self._lost = self._lost or answer is None  # what follows a part of an answer cannot be read
+            # What follows a part of an answer cannot be read.
+            self._lost = self._lost or (answer is None and not is_unread)
             number = answer.get("id") if answer else None
             if answer and isinstance(number, int) and number in self._waiting:
                 self._answers[number] = answer
@@ -186,6 +196,21 @@ class StoreConnection:
         for file in (self._process.stdin, self._process.stdout, self._stderr):
             if file is not None:
                 file.close()
+
+
+def _pause(deadline: float) -> float:
+    """Return the seconds for which to wait before this is called again.
+
+    A signal that comes right before a wait does not end it.
+
+    Raises TimeoutError, and Stopped: nobody needs what this thread waits for.
+    """
+    flag, left = current_flag(), deadline - time.monotonic()
+    if flag is not None and flag.is_set:
+        raise Stopped
+    if left <= 0:
+        raise TimeoutError
+    return min(left, _LOOK)
 
 
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:

@@ -14,7 +14,7 @@ from errno import EACCES, EIO
 from typing import Any, Final
 
 from fffs.base.descriptors import above_standard
-from fffs.base.stopping import Stopped
+from fffs.base.stopping import StopFlag, Stopped
 from fffs.errors import FffsError, WriteError
 from fffs.files.pages import free, mapped
 from fffs.objects.client import access_error, ask_upload
@@ -29,7 +29,7 @@ THREADS: Final = 4
 _WAITING: Final = 4
 """Parts that may wait while others are sent."""
 _LOOK: Final = 0.5  # seconds between looks for signals
-_LAST: Final = 10.0  # seconds in which an upload is aborted, because a user may wait
+_LAST: Final = 5.0  # seconds in which an upload is aborted, because a user may wait
 _BYTES: Final = 512 << 20
 """Bytes of parts that are sent or wait, from the second part on."""
 
@@ -51,7 +51,7 @@ class PartSender:
         self._sizes = self._parts = 0  # of parts that are sent or wait
         self._etags: dict[int, str] = {}
         self._failed: BaseException | None = None
-        self._stopped = False
+        self._stop = StopFlag()  # also of the questions that its threads ask
         self._threads: list[threading.Thread] = []
         self._senders: list[Any] = []
         try:
@@ -79,7 +79,7 @@ class PartSender:
     def _wait(self, is_ready: Callable[[], bool]) -> None:
         """Wait, with the lock held, until something is so, or sending has failed or been stopped."""
         # A signal that comes right before the wait does not end it; its handler runs when the wait ends.
-        while not self._changed.wait_for(lambda: self._failed is not None or self._stopped or is_ready(), _LOOK):
+        while not self._changed.wait_for(lambda: self._failed is not None or self._stop.is_set or is_ready(), _LOOK):
             pass
 
     def _has_room(self, size: int) -> bool:
@@ -121,7 +121,8 @@ class PartSender:
         self.stop()
         try:
             seconds = min(deadline(), _LAST)
-            ask_upload(self._target, "abort", 2 * seconds + 10, upload=self._upload, deadline=seconds)
+            with StopFlag().here():  # also in a thread that is stopped
+                ask_upload(self._target, "abort", 2 * seconds, upload=self._upload, deadline=seconds)
         except (FffsError, OSError):
             self._note.close()
         else:
@@ -135,7 +136,7 @@ class PartSender:
     def cancel(self) -> None:
         """Let all threads end soon; ``put`` raises Stopped, which ``Jobs`` expects."""
         with self._changed:
-            self._stopped = True
+            self._stop.set()
             self._queue.clear()
             for sender in self._senders:
                 sender.cancel()
@@ -153,7 +154,7 @@ class PartSender:
     def _raise_failure(self) -> None:
         if self._failed is not None:
             raise self._failed
-        if self._stopped:
+        if self._stop.is_set:
             raise Stopped
 
     # ------------------------------------------------------------ threads
@@ -165,15 +166,9 @@ class PartSender:
         with self._changed:
             self._senders.append(sender)
         try:
-            while (part := self._next()) is not None:
-                number, begin, end = part
-                etag = self._send(sender, number, begin, end)
-                with self._changed:
-                    self._etags[number] = etag
-                    self._sizes -= end - begin
-                    self._parts -= 1
-                    self._changed.notify_all()
-        except sending.CancelledError:
+            with self._stop.here():
+                self._send_parts(sender)
+        except (sending.CancelledError, Stopped):
             pass
         except sending.NotSentError as error:
             self._fail(WriteError(error.errno, self._target.name, str(error.strerror)))
@@ -182,10 +177,20 @@ class PartSender:
         finally:
             sender.close()
 
+    def _send_parts(self, sender: Any) -> None:
+        while (part := self._next()) is not None:
+            number, begin, end = part
+            etag = self._send(sender, number, begin, end)
+            with self._changed:
+                self._etags[number] = etag
+                self._sizes -= end - begin
+                self._parts -= 1
+                self._changed.notify_all()
+
     def _next(self) -> tuple[int, int, int] | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._stopped or self._failed is not None)
-            return self._queue.popleft() if self._queue and self._failed is None and not self._stopped else None
+            self._changed.wait_for(lambda: self._queue or self._stop.is_set or self._failed is not None)
+            return self._queue.popleft() if self._queue and self._failed is None and not self._stop.is_set else None
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

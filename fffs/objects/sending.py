@@ -22,7 +22,8 @@ from fffs.objects.redacting import redact, secrets_of
 from fffs.objects.tunnels import TunnelError, Tunnelled, access_of
 
 _PIECE: Final = 256 << 10  # bytes per send(2); the time limit holds for each
-_PATIENCE: Final = 30.0  # seconds without progress
+_PATIENCE: Final = 30.0  # seconds without progress, at most
+_SHORTEST: Final = 5.0  # the same, at least
 _LATEST: Final = 5.0  # seconds between two attempts, at most
 LONGEST: Final = 1 << 20
 """Bytes of an answer that are read."""
@@ -121,7 +122,8 @@ class Sender:
             if self._cancelled.is_set():
                 raise CancelledError
             try:
-                reply = self._try(method, url, memoryview(body).cast("B"), headers or {}, longest)
+                left = begin + deadline - time.monotonic()
+                reply = self._try(method, url, memoryview(body).cast("B"), headers or {}, longest, left)
                 if not reply.is_worth_another:
                     return reply
             except ProxyError:
@@ -130,11 +132,12 @@ class Sender:
                 failure = error
             if not isinstance(failure, NotConnectedError):
                 limit = deadline
-            if failure is not None and self._is_reused:  # the server may have closed it long ago
+            now = time.monotonic()
+            if failure is not None and self._is_reused and now < begin + limit:  # it may have been closed long ago
                 continue
             if self._cancelled.is_set():
                 raise CancelledError
-            if time.monotonic() + wait > begin + limit:
+            if now + wait > begin + limit:
                 if failure is not None:
                     raise failure
                 return reply
@@ -157,21 +160,29 @@ class Sender:
             self._connection.close()
             self._connection = None
 
-    def _open(self, url: urllib.parse.SplitResult, place: str) -> http.client.HTTPConnection:
-        """Return a connection that is open."""
+    def _open(self, url: urllib.parse.SplitResult, place: str, left: float) -> http.client.HTTPConnection:
+        """Return a connection that is open. left: seconds until the deadline of the request."""
         if self._connection is None or self._place != place:
             self.close()
             self._connection, self._place = _connect(url), place
-        self._is_reused = self._connection.sock is not None
-        if not self._is_reused:
+        sock = self._connection.sock
+        self._is_reused = sock is not None
+        # If the other end has forgotten a connection, half of the time is left for another one.
+        seconds = min(_PATIENCE, max(_SHORTEST, left / 2 if self._is_reused else left))
+        if sock is not None:
+            sock.settimeout(seconds)
+        else:
+            self._connection.timeout = seconds
             self._connection.connect()
         return self._connection
 
-    def _try(self, method: str, url: str, body: memoryview, headers: Mapping[str, str], longest: int) -> Reply:
+    def _try(
+        self, method: str, url: str, body: memoryview, headers: Mapping[str, str], longest: int, left: float
+    ) -> Reply:
         parts, is_open = urllib.parse.urlsplit(url), False
         place = f"{parts.scheme}://{parts.netloc}"
         try:
-            connection = self._open(parts, place)
+            connection = self._open(parts, place, left)
             is_open = True
             target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
             if isinstance(connection, _Proxied):
@@ -220,15 +231,15 @@ def _connect(url: urllib.parse.SplitResult) -> http.client.HTTPConnection:
     secure, proxy = url.scheme == "https", proxy_of(url, os.environ)
     if proxy and (secure or proxy.scheme != "http"):
         port = url.port or (443 if secure else 80)
-        return Tunnelled(proxy, url.hostname or "", port, _context() if secure else None, _PATIENCE)
+        return Tunnelled(proxy, url.hostname or "", port, _context() if secure else None)
     if proxy:
-        proxied = _Proxied(proxy.server, timeout=_PATIENCE)
+        proxied = _Proxied(proxy.server)
         access = access_of(proxy)
         proxied.access = {"Proxy-Authorization": access} if access else {}
         return proxied
     if secure:
-        return http.client.HTTPSConnection(url.netloc, timeout=_PATIENCE, context=_context())
-    return http.client.HTTPConnection(url.netloc, timeout=_PATIENCE)
+        return http.client.HTTPSConnection(url.netloc, context=_context())
+    return http.client.HTTPConnection(url.netloc)
 
 
 def _context() -> ssl.SSLContext:

@@ -33,14 +33,14 @@ class TunnelError(OSError):
 class Tunnelled(http.client.HTTPConnection):
     """A connection to a server through a proxy, with encryption if there is a context."""
 
-    def __init__(self, proxy: Proxy, host: str, port: int, context: ssl.SSLContext | None, timeout: float) -> None:
-        super().__init__(host, port, timeout=timeout)
-        self._proxy, self._context, self._seconds = proxy, context, timeout
+    def __init__(self, proxy: Proxy, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        super().__init__(host, port)
+        self._proxy, self._context = proxy, context
         self.default_port = 443 if context else 80  # which is not in the line Host
 
     def connect(self) -> None:
         """Open it. Raises OSError, such as TunnelError."""
-        sock = socket.create_connection(self._proxy.address, self._seconds)
+        sock = socket.create_connection(self._proxy.address, self.timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._proxy.scheme == "http":
