@@ -69,6 +69,18 @@ class Faulty(AsyncFileSystem):
         Path(lpath).write_bytes(self.files[rpath])
 
 
+class Whole(Faulty):
+    """One that returns whole files for any range, as that of sshfs; those that it opens have ranges."""
+
+    protocol = "whole"
+
+    async def _cat_file(self, path: str, **kwargs: Any) -> bytes:
+        pytest.fail("a whole file was read")
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        return io.BytesIO(self.files[path])
+
+
 class Nameless(MemoryFileSystem):
     """A file system that does not pass options on, and does not tell sizes of some files."""
 
@@ -89,6 +101,7 @@ class Nameless(MemoryFileSystem):
 
 
 fsspec.register_implementation("faulty", Faulty, clobber=True)
+fsspec.register_implementation("whole", Whole, clobber=True)
 fsspec.register_implementation("nameless", Nameless, clobber=True)
 
 
@@ -119,7 +132,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _put(protocol: str, name: str, data: bytes) -> str:
-    if protocol == "faulty":
+    if protocol in ("faulty", "whole"):
         Faulty.files[name] = data
     else:
         fsspec.filesystem(protocol).pipe_file(name, data)
@@ -133,7 +146,7 @@ def _same(records: list[Any], numbers: list[int]) -> bool:
 # ---------------------------------------------------------------- what is read
 
 
-@pytest.mark.parametrize("protocol", ["memory", "faulty", "nameless", "simplecache::memory"])
+@pytest.mark.parametrize("protocol", ["memory", "faulty", "whole", "nameless", "simplecache::memory"])
 def test_records_in_any_order_and_repeated(protocol: str, records_file: bytes) -> None:
     url = _put(protocol.rpartition(":")[2], "r.ffr", records_file)
     numbers = [7, 0, 8, 4, 4, 7, 1, 2, 3, 5, 6]
