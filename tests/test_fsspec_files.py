@@ -146,6 +146,36 @@ def _same(records: list[Any], numbers: list[int]) -> bool:
 # ---------------------------------------------------------------- what is read
 
 
+def _zipped(records_file: bytes, method: int) -> bytes:
+    archive = io.BytesIO(b"in front of it")
+    archive.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(archive, "a", method) as files:
+        files.writestr("in/r.ffr", records_file)
+        files.writestr("in/other", bytes(100_000))
+    return archive.getvalue()
+
+
+@pytest.mark.parametrize("where", ["memory", "local"])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_records_in_a_zip_archive(
+    records_file: bytes, where: str, method: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is not compressed, only what is asked for is read from it."""
+    (tmp_path / "x.zip").write_bytes(_zipped(records_file, method))
+    url = _put("memory", "x.zip", _zipped(records_file, method)) if where == "memory" else f"{tmp_path}/x.zip"
+    if method == zipfile.ZIP_STORED:
+        monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *_: pytest.fail("it was read from its beginning"))
+    with fffs.FileReader(f"zip://in/r.ffr::{url}") as reader:
+        assert _same(reader.read([8, 7, 0, 4, 8]), [8, 7, 0, 4, 8])
+        assert bytes(reader.read_range(7, 1000, 1010)) == RECORDS[7][1000:1010]
+
+
+def test_a_zip_archive_without_the_header_of_a_member(records_file: bytes) -> None:
+    url = _put("memory", "x.zip", _zipped(records_file, zipfile.ZIP_STORED).replace(b"PK\3\4", b"PK\3\0"))
+    with pytest.raises(ReadError, match=r"zip://in/r.ffr::memory://x.zip: .*there is no header of in/r.ffr"):
+        fffs.FileReader(f"zip://in/r.ffr::{url}")
+
+
 @pytest.mark.parametrize("protocol", ["memory", "faulty", "whole", "nameless", "simplecache::memory"])
 def test_records_in_any_order_and_repeated(protocol: str, records_file: bytes) -> None:
     url = _put(protocol.rpartition(":")[2], "r.ffr", records_file)

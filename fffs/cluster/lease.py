@@ -77,6 +77,11 @@ def seconds_left(url: str) -> float:
     return held.left() if held else math.inf
 
 
+def _forget(url: str, held: _Lease | None) -> None:
+    if _held.get(url) is held:
+        _held.pop(url, None)
+
+
 def _now() -> float:
     """Return a time in seconds that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -98,7 +103,7 @@ def lease(url: str, target: str) -> Iterator[None]:
 
     """
     owner = {"owner": secrets.token_hex(8), **_here()}
-    end = threading.Event()
+    end, held = threading.Event(), None
     try:
         held = _held[url] = _Lease(target, _take(url, target, owner))
         thread = threading.Thread(target=_renew, args=(url, target, owner, end, held), daemon=True)
@@ -107,7 +112,7 @@ def lease(url: str, target: str) -> Iterator[None]:
         raise
     except BaseException:  # an interrupt, for example; perhaps it is there already
         end.set()
-        _held.pop(url, None)
+        _forget(url, held)
         _remove_soon(url, owner)
         raise
     patience = LIMIT
@@ -120,8 +125,7 @@ def lease(url: str, target: str) -> Iterator[None]:
         raise
     finally:
         end.set()
-        if _held.get(url) is held:
-            del _held[url]
+        _forget(url, held)
         # The thread deletes it, also after an interrupt. If the store does not answer so long, or another interrupt
         # ends this, it goes on, but ends with the process; then the lock stays, as that of a process that was killed.
         thread.join(patience)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fffs.files.fsspec_host import Host, ask
-from fffs.files.fsspec_systems import WEB, knows_ranges, protocols_of, read_range, require_none
+from fffs.files.fsspec_ranges import Read, cat_file, reader_of
+from fffs.files.fsspec_systems import WEB, protocols_of, require_none
 
 _T = TypeVar("_T")
 
@@ -23,7 +24,7 @@ class _System(NamedTuple):
     lock: threading.Lock  # held while it is used, if it is no Host and may not be thread-safe
     is_async: bool  # whether ``cat_ranges`` reads several ranges at a time
     protocols: set[str]
-    cat: Callable[[Any, str, int, int, dict[str, str]], Any]  # of a file system and a path: returns a range
+    read: Read
     options: dict[str, str]  # of that
 
 
@@ -57,10 +58,10 @@ class Connection:
             within = fs.fs() if isinstance(fs, Host) else fs
             # ``dir`` of old releases says so of any
             is_async = bool(within.async_impl and getattr(getattr(within, "fs", None), "async_impl", True))
-            cat = _cat_file if knows_ranges(within) else read_range
-            is_async = is_async and cat is _cat_file
+            read = reader_of(within)
+            is_async = is_async and read is cat_file
             options = {} if is_async else {"cache_type": "none"}
-            made = _System(fs, path, threading.Lock(), is_async, protocols_of(within), cat, options)
+            made = _System(fs, path, threading.Lock(), is_async, protocols_of(within), read, options)
             found = self._systems.setdefault(os.getpid(), made)
         return found
 
@@ -107,21 +108,17 @@ class Connection:
         return found
 
     def _cat(self, begin: int, end: int) -> Any:
-        cat, options = self._system().cat, self._system().options
+        read, options = self._system().read, self._system().options
         try:
             try:
-                return self.use(lambda fs, path: cat(fs, path, begin, end, options))
+                return self.use(lambda fs, path: read(fs, path, begin, end, options))
             except TypeError:  # not all pass options on
                 if not options:
                     raise
                 options.clear()
-                return self.use(lambda fs, path: cat(fs, path, begin, end, options))
+                return self.use(lambda fs, path: read(fs, path, begin, end, options))
         except Exception as error:
             return error
-
-
-def _cat_file(fs: Any, path: str, begin: int, end: int, options: dict[str, str]) -> Any:
-    return fs.cat_file(path, start=begin, end=end, **options)
 
 
 def _ask(fs: Any, path: str) -> Any:

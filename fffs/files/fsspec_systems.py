@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import re
 import sys
@@ -94,28 +93,6 @@ def protocols_of(fs: Any) -> set[str]:
         fs = within
     found = getattr(fs, "protocol", ())
     return {found} if isinstance(found, str) else {str(name) for name in found or ()}
-
-
-def knows_ranges(fs: Any) -> bool:
-    """Whether a file system returns ranges of files, and not whole ones for any, as that of sshfs does.
-
-    One that has no files to open is believed to.
-    """
-    if getattr(getattr(type(fs), "_open", None), "__module__", "") == "fsspec.spec":
-        return True
-    method = getattr(fs, "_cat_file" if fs.async_impl else "cat_file", None)
-    try:
-        parameters = inspect.signature(method).parameters.values() if method else ()
-    except (TypeError, ValueError):  # it does not tell
-        return True
-    return not parameters or any(one.name == "start" or one.kind is one.VAR_POSITIONAL for one in parameters)
-
-
-def read_range(fs: Any, path: str, begin: int, end: int, options: dict[str, str]) -> Any:
-    """Return a range of a file that is opened for it. options: of ``open``."""
-    with fs.open(path, "rb", **options) as file:
-        file.seek(begin)
-        return file.read(end - begin)
 
 
 def is_plain(value: Any) -> bool:
