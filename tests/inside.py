@@ -26,6 +26,7 @@ fffs.torch.disk
 fffs.files.fsspec_file
 fffs.files.fsspec_host
 fffs.files.fsspec_servers
+fffs.files.fsspec_web_file
 fffs.torch.elastic
 fffs.cluster.lease
 fffs.cli.checks.file_checks=doctor_files

@@ -23,10 +23,10 @@ import fsspec
 import pytest
 from builders import record_file
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-from inside import fsspec_file, fsspec_host, fsspec_servers, sidecars
+from inside import fsspec_file, fsspec_host, fsspec_servers, fsspec_web_file, sidecars
 
 import fffs
-from fffs.errors import ReadError, SourceChangedError, SourceNotFoundError, UsageError
+from fffs.errors import AccessError, ReadError, SourceChangedError, SourceNotFoundError, UsageError
 from fffs.fsspec import FfrFileSystem
 
 
@@ -269,6 +269,31 @@ def test_an_archive_of_which_nothing_is_told_at_first_is_not_opened(monkeypatch:
         assert _read(reader) == EXPECTED
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_page_in_place_of_a_range_of_an_archive(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends it once, with the length that it has, gives an error, and the records afterwards."""
+
+    def cat_file(self: Limited, path: str, start: int, end: int, **kwargs: Any) -> bytes:
+        return pages.pop() if pages else reads(self, path, start, end)
+
+    pages: list[bytes] = []
+    records = [bytes([k]) * 50_000 for k in range(9)]
+    _put(records, 1, tmp_path)
+    Limited.clear_instance_cache()
+    reads = Limited.cat_file
+    monkeypatch.setattr(Limited, "cat_file", cat_file)
+    monkeypatch.setattr(fsspec_web_file, "_FIRST", 10_000)
+    monkeypatch.setattr(fsspec_web_file, "_MOST", 20_000)
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    with fffs.open(f"{kind}://p.bag::http://x.{kind}", format="bag") as reader:
+        for number in (7, 0, 8, 4):
+            pages.append(b"<html>just a moment</html>")
+            with pytest.raises(ReadError, match="its server sent 26 bytes for a range of"):
+                reader.read_one(number)
+            assert bytes(reader.read_one(number)) == records[number]
+        assert [bytes(record) for record in reader.read(range(9))] == records
+
+
 class AnswerError(Exception):
     """As that of aiohttp."""
 
@@ -292,6 +317,8 @@ def test_a_sidecar_that_a_server_of_the_web_does_not_give(
     monkeypatch.setattr(Limited, "info", info)
     monkeypatch.setattr(Limited, "get_file", lambda self, path, copy: Path(copy).write_bytes(self.files["p.bag"][0]))
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    with pytest.raises({403: AccessError, 404: SourceNotFoundError, 410: SourceNotFoundError}.get(status, ReadError)):
+        fffs.open("zip://p.bag::http://host/x.zip")
     if status in (403, 404, 410):
         with fffs.open("simplecache::http://host/p.bag", format="bag") as reader:
             assert _read(reader) == EXPECTED

@@ -10,7 +10,8 @@ from fffs.errors import UsageError
 from fffs.files.fsspec_connection import Connection
 from fffs.files.fsspec_host import find_host, has_host
 from fffs.files.fsspec_host_file import HostFile
-from fffs.files.fsspec_systems import FILE_CACHES, connect, import_fsspec, said_by
+from fffs.files.fsspec_systems import FILE_CACHES, WEB, connect, import_fsspec, said_by
+from fffs.files.fsspec_web_file import WebFile
 
 if TYPE_CHECKING:
     from fffs.files.fsspec_own import OwnFile
@@ -86,6 +87,9 @@ def connection_to(levels: Sequence[Level], name: str) -> Connection:
         is_archive = len(levels) > 1
         # That of ``data`` is in the URL.
         archive = connection_to(levels[-1:], name) if is_archive and bottom.protocol != "data" else None
+        if archive and bottom.protocol in WEB:
+            source = archive.anew()
+            return within(levels[:-1], lambda: WebFile(source, name), bottom.path, name, archive)
         return Connection(lambda: (_system_of(top, name, is_archive), top.path), archive)
     host = find_host(bottom.protocol, bottom.options, name)
     connection = Connection(lambda: (host, bottom.path))

@@ -29,6 +29,7 @@ FILE_CACHES: Final = frozenset({"filecache", "simplecache"})
 
 # Answers of HTTP that mean that there is no such file; some servers say 403 for it.
 _NONE: Final = (403, 404, 410)
+_REFUSED: Final = (401, 403)
 
 _SECRET: Final = ("secret", "token", "pass", "key", "credential", "sas")
 _QUERY: Final = re.compile(r"(?<=\S)\?\S*")
@@ -118,6 +119,9 @@ def failure_of(error: Exception, name: str, detail: str = "", secrets: Sequence[
 
     name, detail: of the file, and the part of it that was read. secrets: texts that the message must not contain.
     """
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and _status_of(cause) in _REFUSED:
+        return AccessError(f"{name}: no access: {said_by(cause, secrets)}")
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return SourceNotFoundError(f"{name}: no such file or folder")
     if isinstance(error, IsADirectoryError):
@@ -134,8 +138,12 @@ def require_none(error: FileNotFoundError) -> None:
     It raises FileNotFoundError for every failure, from that.
     """
     cause = error.__cause__
-    if isinstance(cause, Exception) and getattr(cause, "status", None) not in _NONE:
+    if isinstance(cause, Exception) and _status_of(cause) not in _NONE:
         raise OSError(said_by(cause)) from None
+
+
+def _status_of(error: Exception) -> Any:
+    return getattr(error, "status", None)
 
 
 def said_by(error: Exception, secrets: Sequence[str] = ()) -> str:
