@@ -196,27 +196,56 @@ def test_who_finds_no_lock_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     refuses(held)
 
 
-def test_who_renewed_it_late_has_it_after_the_next_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_renewed_it_late_waits_for_the_next_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver that found it meanwhile puts its own until then."""
-    now = 0.0
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += 2
+        held.renew(now)
+        waits.append(held.is_sure)
+
+    now, waits = 0.0, list[bool]()
     monkeypatch.setattr(lease, "_now", lambda: now)
     held = lease._Lease("photos", now)
-    now = 14.0
-    assert held.left() == 1
-    held.renew(13.0)
-    assert held.left() == 14
-    now = 29.0
-    refuses(held)
-    held.renew(28.5)
-    refuses(held)
-    now = 34.0
-    held.renew(33.5)
-    assert held.left() == 14.5
+    monkeypatch.setattr(held._changed, "wait", wait)
+    now = 10.0
+    assert held.left() == 5
+    now = 10.5
+    assert held.left() == 15
+    now = 40.0
+    assert held.left() == 15
+    assert waits == [True, False, True]
     held.lose()
     refuses(held)
 
 
+def test_who_loses_it_while_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(lease, "_now", lambda: now)
+    held = lease._Lease("photos", now)
+    monkeypatch.setattr(held._changed, "wait", lambda _: held.lose())
+    now = 20.0
+    refuses(held)
+
+
+def test_who_renews_it_no_more_is_told_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FFFS_DEADLINE", "1")
+    held = lease._Lease("photos", lease._now() - 20)
+    refuses(held)
+
+
+def test_a_lock_that_is_kept_ends_by_itself(slow: Slow) -> None:
+    """Requests of who cleaned up, and was cut off, may still be carried out."""
+    slow.answers.set()
+    with lease.lease(URL, "photos"):
+        lease.keep(URL)
+        assert "pid" in json.loads(slow[URL])
+    assert "pid" not in json.loads(slow[URL])  # by which others see that a process has ended
+
+
 def test_only_this_process_is_told_how_long_it_has_the_lock(slow: Slow) -> None:
+    slow.answers.set()
     assert lease.seconds_left(URL) == math.inf
     with lease.lease(URL, "photos"):
         assert 10 < lease.seconds_left(URL) <= 15

@@ -470,7 +470,21 @@ def test_a_manifest_that_comes_while_a_plan_is_removed(
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
+def take(cloud: Weed, target: str) -> None:
+    """Take the lock of a driver that was suspended for long, and notice it soon."""
+    url = f"{target}/.fffs-plan-driver"
+    cloud.put(cloud.bucket, parse_url(url).key, b'{"owner": "another"}')
+    lease._held[url]._until = 0.0
+
+
+@pytest.fixture
+def noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has the lock looks at it soon."""
+    monkeypatch.setattr(lease, "RENEW", 0.5)
+
+
 @pytest.mark.parametrize("moment", ["after the look for a manifest", "after the list of parts"])
+@pytest.mark.usefixtures("noticed")
 def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_more(
     moment: str, cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,7 +493,7 @@ def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_mor
     def late(method: Any) -> Any:
         def asked(*arguments: Any) -> Any:
             found = method(*arguments)
-            monkeypatch.setattr(lease, "_now", lambda: time.monotonic() + 1e9)
+            take(cloud, target)
             return found
 
         return asked
@@ -492,13 +506,14 @@ def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_mor
     assert {"photos-00000-of-00002.ffr", "photos-00001-of-00002.ffr"} <= keys_in(target)
 
 
+@pytest.mark.usefixtures("noticed")
 def test_a_driver_that_lost_its_lock_makes_no_plan(
     cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tasks would replace the parts that another one has committed."""
 
     def make(place: Any) -> None:
-        monkeypatch.setattr(lease, "_now", lambda: time.monotonic() + 1e9)
+        take(cloud, target)
 
     monkeypatch.setattr(plan_objects._OpenObjects, "make", make)
     with pytest.raises(WriteError, match="its lock was not renewed"):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from array import array
 from collections.abc import Iterator
+from typing import Final
+
+_LOOK: Final = 0.2  # seconds
 
 _current = threading.local()
 
@@ -44,3 +48,18 @@ def current_flag() -> StopFlag | None:
     """Return the flag of this thread, if it has one."""
     flag: StopFlag | None = getattr(_current, "flag", None)
     return flag
+
+
+def pause(deadline: float) -> float:
+    """Return for how many seconds to wait before this is called again, until a time of time.monotonic().
+
+    A signal that comes right before a wait does not end it.
+
+    Raises TimeoutError, and Stopped: the flag of this thread is set.
+    """
+    flag, left = current_flag(), deadline - time.monotonic()
+    if flag is not None and flag.is_set:
+        raise Stopped
+    if left <= 0:
+        raise TimeoutError
+    return min(left, _LOOK)

@@ -14,10 +14,11 @@ GRACE: Final = 3.0
 """Seconds for which a user waits after an interrupt."""
 
 
-def clean_up(error: BaseException, work: Callable[[], None], is_remote: bool) -> None:
+def clean_up(error: BaseException, work: Callable[[], None], is_remote: bool, cut_off: Callable[[], None]) -> None:
     """Call ``work`` after an error, which is the one to show. After an interrupt, it is stopped when GRACE has passed.
 
-    error: the one that ended the work before. is_remote: ``work`` asks a store.
+    error: the one that ended the work before. is_remote: ``work`` asks a store. cut_off: called if it was stopped; its
+        last request may still be carried out.
     """
     if isinstance(error, Exception) or not is_remote:
         with contextlib.suppress(FffsError):
@@ -35,3 +36,5 @@ def clean_up(error: BaseException, work: Callable[[], None], is_remote: bool) ->
         thread.join(GRACE)
     finally:
         flag.set()
+        if thread.is_alive():
+            cut_off()

@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fffs.base.machine import boot_id
+from fffs.base.stopping import pause
 from fffs.cluster.cleaning import GRACE
 from fffs.errors import FffsError, WriteError
+from fffs.objects.http_settings import deadline
 from fffs.objects.names import parse_url
 from fffs.objects.small import delete_objects, put_object, read_object
 
@@ -38,7 +40,10 @@ class _Lease:
     def __init__(self, target: str, begin: float) -> None:
         """target: for messages. begin: right before the lock was put."""
         self._target, self._until = target, begin + LIMIT
-        self._is_sure, self._is_lost = True, False
+        self._changed = threading.Condition()
+        self._is_lost, self.is_sure = False, True
+        self.is_kept = False
+        """Whether it is not removed at the end: a request that needs it may still be carried out."""
 
     def renew(self, begin: float) -> None:
         """Note that the lock was ours, and was put again; begin: right before.
@@ -46,35 +51,53 @@ class _Lease:
         Whoever found the one before, for LIMIT seconds, puts another one within _SETTLE seconds or gives it back. So if
         this one came late, the next renewal shows whether somebody did.
         """
-        self._is_sure = _now() <= self._until
-        self._until = begin + LIMIT
+        with self._changed:
+            self.is_sure = _now() <= self._until
+            self._until = begin + LIMIT
+            self._changed.notify_all()
 
     def lose(self) -> None:
         """Note that another driver had it."""
-        self._is_lost = True
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
 
     def left(self) -> float:
-        """Return for how many seconds nobody else can have it. Raises WriteError: somebody may have it, or had it."""
-        seconds = self._until - _now()
-        if self._is_lost or not self._is_sure or seconds <= 0:
-            raise WriteError(
-                errno.EAGAIN,
-                self._target,
-                f"its lock was not renewed for {LIMIT:.0f} seconds, and another process may have taken it; begin again",
-            )
-        return seconds
+        """Return for how many seconds nobody else can have it. Waits, if it was not renewed in time, until it is sure.
+
+        Raises WriteError: another driver had it, or the store does not answer. Stopped: see ``pause``.
+        """
+        end = time.monotonic() + deadline()
+        with contextlib.suppress(TimeoutError), self._changed:
+            while not self._is_lost:
+                seconds = self._until - _now()
+                if self.is_sure and seconds >= LIMIT / 3:  # enough for a request
+                    return seconds
+                self._changed.wait(pause(end))
+        raise WriteError(
+            errno.EAGAIN,
+            self._target,
+            f"its lock was not renewed for {LIMIT:.0f} seconds, and another process may have taken it; begin again",
+        )
 
 
 _held: Final[dict[str, _Lease]] = {}  # by URL
+os.register_at_fork(after_in_child=_held.clear)
 
 
 def seconds_left(url: str) -> float:
     """Return for how many seconds no other process can have the lock that this process holds; infinity if it does not.
 
-    What is deleted later may be what another driver has written. Raises WriteError: another one may have it.
+    What is deleted later may be what another driver has written. Waits and raises as ``_Lease.left``.
     """
     held = _held.get(url)
     return held.left() if held else math.inf
+
+
+def keep(url: str) -> None:
+    """Do not remove the lock that this process holds: others have it LIMIT seconds after it was renewed last."""
+    if held := _held.get(url):
+        held.is_kept = True
 
 
 def _forget(url: str, held: _Lease | None) -> None:
@@ -239,7 +262,7 @@ def _is_ours(content: bytes | None, owner: dict[str, Any]) -> bool:
 def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, held: _Lease) -> None:
     """Renew it until the end, and delete it then; or until it is another's."""
     renewed = 0
-    while not end.wait(RENEW):
+    while not end.wait(RENEW if held.is_sure else 2 * _SETTLE):
         renewed += 1
         with contextlib.suppress(FffsError):  # the next time
             now, begin = read_object(url), _now()
@@ -254,7 +277,12 @@ def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, h
                 _log.warning(
                     "%s: its lock was gone and is put again; another process may have written its parts", target
                 )
-    _remove(url, owner)
+    if held.is_kept:
+        with contextlib.suppress(FffsError):
+            if _is_ours(read_object(url), owner):  # so that nobody sees that this process has ended
+                put_object(url, _content({"owner": owner["owner"]}, renewed + 1))
+    else:
+        _remove(url, owner)
 
 
 def _remove_soon(url: str, owner: dict[str, Any]) -> None:

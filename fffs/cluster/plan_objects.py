@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
 from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
-from fffs.cluster.lease import lease, seconds_left
+from fffs.cluster.lease import keep, lease, seconds_left
 from fffs.cluster.plan_place import GONE, RESULTS, STATE, OpenPlace, PlanPlace, part_stem, state_ending
-from fffs.errors import UsageError
+from fffs.errors import ReadError, UsageError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
 from fffs.objects.http_settings import deadline
@@ -26,6 +27,7 @@ from fffs.objects.protocol import Guard
 from fffs.objects.small import delete_objects, put_object, read_object
 
 _LEASE: Final = f"{UNFINISHED}-driver"
+_REFUSED: Final = 4.0  # seconds within which a store refuses what it would refuse again
 
 
 class PlanObjects(PlanPlace):
@@ -42,6 +44,10 @@ class PlanObjects(PlanPlace):
     def only_driver(self) -> AbstractContextManager[None]:
         """See ``PlanPlace``."""
         return lease(f"{self.target}/{_LEASE}", self.folder.name)
+
+    def keep_lock(self) -> None:
+        """See ``PlanPlace``."""
+        keep(f"{self.target}/{_LEASE}")
 
     def refuse_content(self) -> None:
         """See ``PlanPlace``."""
@@ -117,9 +123,19 @@ class _OpenObjects(OpenPlace):
     def _delete(self, keys: list[str]) -> None:
         """Delete objects, unless they may be those of another driver, which took the lock, and may have committed.
 
+        A store that is too slow for what is left of the lock is asked again when that has been renewed.
+
         Raises WriteError, too.
         """
-        delete_objects(f"{self._target}/", keys, self._seconds)
+        end = time.monotonic() + deadline()
+        while True:
+            begin = time.monotonic()
+            try:
+                return delete_objects(f"{self._target}/", keys, self._seconds)
+            except ReadError:
+                now = time.monotonic()
+                if now > end or now - begin < _REFUSED:
+                    raise
 
     def _seconds(self) -> float:
         """Return how long a request that needs the lock may take. Raises WriteError: another driver may have it."""

@@ -160,8 +160,11 @@ class PlanPlace(ABC):
             self.remove()
 
     def clean_up(self, error: BaseException, work: Callable[[], None]) -> None:
-        """See ``cleaning.clean_up``."""
-        clean_up(error, work, self.is_remote)
+        """See ``cleaning.clean_up``. The lock stays if ``work`` is cut off."""
+        clean_up(error, work, self.is_remote, self.keep_lock)
+
+    def keep_lock(self) -> None:  # noqa: B027 - of a store alone
+        """Leave the lock that this process holds to those who find that nobody renews it."""
 
     @contextlib.contextmanager
     def _with_plan(self, fingerprint: str) -> Iterator[OpenPlace]:

@@ -14,7 +14,7 @@ from typing import Final
 from fffs.base.descriptors import memory_file
 from fffs.base.interpreter import STARTED, interpreter
 from fffs.base.modules import SAFE, module_path
-from fffs.base.stopping import Stopped, current_flag
+from fffs.base.stopping import Stopped, pause
 from fffs.errors import ReadError, UsageError
 from fffs.objects.names import THIS_MACHINE, direct_hosts
 from fffs.objects.protocol import BrokenProtocolError, Message, is_readable, read_message, write_message
@@ -22,7 +22,6 @@ from fffs.objects.redacting import redact, secrets_of
 
 _START: Final = 60.0  # seconds
 _ABORT: Final = 1.0  # seconds for which the owner waits while an upload is aborted
-_LOOK: Final = 0.2  # seconds between looks for signals, and for the StopFlag of a thread
 PATIENCE = 120.0  # seconds; the process itself gives up earlier on a store that does not answer
 _MODULE: Final = "fffs.objects.store_process"
 # With -c alone, the current folder is the first place where modules are looked for. Python 3.10 knows nothing against
@@ -123,13 +122,13 @@ class StoreConnection:
             try:
                 with self._changed:
                     while self._reader and number not in self._answers and not self._lost:
-                        self._changed.wait(_pause(deadline))
+                        self._changed.wait(pause(deadline))
                     if number in self._answers:
                         return self._answers.pop(number)
                     if self._lost:
                         raise ConnectionLostError
                     reads, self._reader = True, threading.get_ident()
-                while not is_readable(self._output, _pause(deadline)):
+                while not is_readable(self._output, pause(deadline)):
                     pass
                 answer, _ = read_message(self._output, deadline)
             except BrokenProtocolError:
@@ -196,21 +195,6 @@ class StoreConnection:
         for file in (self._process.stdin, self._process.stdout, self._stderr):
             if file is not None:
                 file.close()
-
-
-def _pause(deadline: float) -> float:
-    """Return the seconds for which to wait before this is called again.
-
-    A signal that comes right before a wait does not end it.
-
-    Raises TimeoutError, and Stopped: nobody needs what this thread waits for.
-    """
-    flag, left = current_flag(), deadline - time.monotonic()
-    if flag is not None and flag.is_set:
-        raise Stopped
-    if left <= 0:
-        raise TimeoutError
-    return min(left, _LOOK)
 
 
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:

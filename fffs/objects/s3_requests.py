@@ -86,10 +86,12 @@ class S3Requests:
         silence: float | None = None,
         examine: Callable[[], object] = lambda: None,
         longest: int = LONGEST,
+        is_strict: bool = False,
     ) -> Reply:
         """Return the answer to a request, whatever its status. Raises NotSentError, and as ``sign``.
 
-        deadline, silence, longest: as for ``Sender.send``. examine: called before each attempt, unless it raises.
+        deadline, silence, longest, is_strict: as for ``Sender.send``. examine: called before each attempt, unless it
+            raises.
         """
         sender = self._take()
 
@@ -98,7 +100,7 @@ class S3Requests:
             return self.sign(method, key, query)
 
         try:
-            return sender.send(method, url, body, headers, deadline, longest, silence)
+            return sender.send(method, url, body, headers, deadline, longest, silence, is_strict)
         finally:
             with self._lock:
                 self._idle.append((time.monotonic(), sender))
@@ -136,10 +138,13 @@ class S3Requests:
         return reply.body[-count:]
 
     def delete(self, keys: list[str], deadline: float = DEADLINE) -> None:
-        """Delete at most 1,000 objects, as far as they are there. Raises RuntimeError, AccessError, and as ``send``."""
+        """Delete at most 1,000 objects, as far as they are there. Raises RuntimeError, AccessError, and as ``send``.
+
+        Nothing is deleted after the deadline, when the names may be those of other objects.
+        """
         together = [key for key in keys if not _NO_XML.search(key)]
         for key in keys if len(together) < 2 else set(keys).difference(together):
-            reply = self.send("DELETE", key, {}, deadline)
+            reply = self.send("DELETE", key, {}, deadline, is_strict=True)
             if not reply.is_good and reply.status != 404:
                 raise RuntimeError(reply.describe())
         if len(together) < 2:
@@ -148,7 +153,7 @@ class S3Requests:
         body = f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"Content-MD5": digest, "Content-Type": "application/xml"}
-        reply = self.send("POST", "", {"delete": ""}, deadline, body, headers)
+        reply = self.send("POST", "", {"delete": ""}, deadline, body, headers, is_strict=True)
         codes = [found[1] for each in _REFUSED.findall(reply.body) if (found := _CODE.search(each))]
         if not 200 <= reply.status < 300 or b"DeleteResult" not in reply.body or set(codes) - {b"NoSuchKey"}:
             raise (AccessError if b"AccessDenied" in codes else RuntimeError)(reply.describe())

@@ -94,6 +94,7 @@ class Sender:
         deadline: float = 60.0,
         longest: int = LONGEST,
         silence: float | None = None,
+        is_strict: bool = False,
     ) -> Reply:
         """Send a request until the server takes or refuses it, or for about ``deadline`` seconds of failures.
 
@@ -105,6 +106,8 @@ class Sender:
             deadline: seconds.
             longest: bytes of the answer that are read.
             silence: the deadline while there was no connection to the server, if it is to be another one.
+            is_strict: nothing is sent after the deadline. By default, what failed over a connection that was used
+                before, which the server may have closed, is sent once more.
 
         Returns:
             The last answer, whatever its status.
@@ -133,7 +136,7 @@ class Sender:
             if not isinstance(failure, NotConnectedError):
                 limit = deadline
             now = time.monotonic()
-            if failure is not None and self._is_reused and now < begin + limit:  # it may have been closed long ago
+            if failure is not None and self._is_reused and not (is_strict and now > begin + limit):
                 continue
             if self._cancelled.is_set():
                 raise CancelledError
@@ -165,10 +168,8 @@ class Sender:
         if self._connection is None or self._place != place:
             self.close()
             self._connection, self._place = _connect(url), place
-        sock = self._connection.sock
+        sock, seconds = self._connection.sock, min(_PATIENCE, max(_SHORTEST, left))
         self._is_reused = sock is not None
-        # If the other end has forgotten a connection, half of the time is left for another one.
-        seconds = min(_PATIENCE, max(_SHORTEST, left / 2 if self._is_reused else left))
         if sock is not None:
             sock.settimeout(seconds)
         else:

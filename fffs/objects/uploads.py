@@ -223,7 +223,7 @@ class Uploads:
             raise ObjectExistsError
 
     def _abort(self, key: str, upload: str, deadline: float) -> None:
-        reply = self._requests.send("DELETE", key, {"uploadId": upload}, deadline)
+        reply = self._requests.send("DELETE", key, {"uploadId": upload}, deadline, is_strict=True)
         if not reply.is_good and reply.status != 404:
             raise RuntimeError(reply.describe())
         with self._lock:
