@@ -7,6 +7,7 @@ import contextlib
 import ftplib
 import gc
 import io
+import itertools
 import os
 import sys
 import tarfile
@@ -282,6 +283,7 @@ def test_a_page_in_place_of_a_range_of_an_archive(kind: str, tmp_path: Path, mon
     Limited.clear_instance_cache()
     reads = Limited.cat_file
     monkeypatch.setattr(Limited, "cat_file", cat_file)
+    monkeypatch.setattr(fsspec_web_file, "_WHOLE", 0)
     monkeypatch.setattr(fsspec_web_file, "_FIRST", 10_000)
     monkeypatch.setattr(fsspec_web_file, "_MOST", 20_000)
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
@@ -292,6 +294,34 @@ def test_a_page_in_place_of_a_range_of_an_archive(kind: str, tmp_path: Path, mon
                 reader.read_one(number)
             assert bytes(reader.read_one(number)) == records[number]
         assert [bytes(record) for record in reader.read(range(9))] == records
+
+
+def test_an_archive_on_a_web_server_is_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is small, as a whole; and of others, nothing twice if it is read in order."""
+
+    def cat_file(self: Limited, path: str, start: int, end: int, **kwargs: Any) -> bytes:
+        asked.append((start, end))
+        return reads(self, path, start, end)
+
+    asked: list[tuple[int, int]] = []
+    records = [bytes([k]) * 50_000 for k in range(20)]
+    _put(records, 1, tmp_path)
+    Limited.clear_instance_cache()
+    reads = Limited.cat_file
+    monkeypatch.setattr(Limited, "cat_file", cat_file)
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "http", Limited)
+    with fffs.open("tar://p.bag::http://x.tar", format="bag") as reader:
+        assert [bytes(reader.read_one(k)) for k in (7, 19, 0)] == [records[k] for k in (7, 19, 0)]
+    assert asked == [(0, len(Limited.files["x.tar"][0]))] * len(asked)
+    monkeypatch.setattr(fsspec_web_file, "_WHOLE", 0)
+    monkeypatch.setattr(fsspec_web_file, "_FIRST", 60_000)
+    monkeypatch.setattr(fsspec_web_file, "_MOST", 240_000)
+    with fffs.open("tar://p.bag::http://x.tar", format="bag") as reader:
+        reader.read_one(0)
+        asked.clear()
+        assert [bytes(reader.read_one(k)) for k in range(20)] == records
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(asked[1:]))
+    assert 3 <= len(asked) <= 8
 
 
 class AnswerError(Exception):

@@ -170,6 +170,28 @@ def test_records_in_a_zip_archive(
         assert bytes(reader.read_range(7, 1000, 1010)) == RECORDS[7][1000:1010]
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("copied", ["", "simplecache::"])
+def test_a_damaged_file_without_checksums_in_a_zip_archive(method: int, copied: str, tmp_path: Path) -> None:
+    """The archive has one of all of it."""
+    with fffs.granular.BagWriter(tmp_path / "p.bag") as bag:
+        for record in RECORDS:
+            bag.append(record)
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", method) as archive:
+        archive.write(tmp_path / "p.bag", "p.bag")
+    url = _put("memory", "x.zip", data.getvalue())
+    with fffs.FileReader(f"zip://p.bag::{copied}{url}", format="bag") as reader:
+        assert _same(reader.read(range(9)), list(range(9)))
+    if method == zipfile.ZIP_STORED:
+        spoiled = bytearray(data.getvalue())
+        spoiled[spoiled.index(RECORDS[3]) + 7] ^= 1
+        with fffs.FileReader(f"zip://p.bag::{copied}{_put('memory', 'y.zip', bytes(spoiled))}", format="bag") as reader:
+            for read in (lambda: reader.read([8, 7]), lambda: reader.read_one(0)):
+                with pytest.raises(ReadError, match="its CRC-32 is not that of the archive; its bytes are damaged"):
+                    read()
+
+
 def test_a_zip_archive_without_the_header_of_a_member(records_file: bytes) -> None:
     url = _put("memory", "x.zip", _zipped(records_file, zipfile.ZIP_STORED).replace(b"PK\3\4", b"PK\3\0"))
     with pytest.raises(ReadError, match=r"zip://in/r.ffr::memory://x.zip: .*there is no header of in/r.ffr"):

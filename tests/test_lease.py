@@ -7,13 +7,14 @@ import itertools
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 from inside import lease
 
-from fffs.errors import WriteError
+from fffs.errors import AccessError, WriteError
 
 URL = "s3://bucket/photos/.fffs-plan-driver"
 DEAD = b'{"owner": "dead"}'
@@ -162,7 +163,7 @@ def test_drivers_that_find_the_lock_of_a_dead_one(monkeypatch: pytest.MonkeyPatc
 def refuses(held: lease._Lease) -> None:
     """Assert that it says that another driver may have it."""
     with pytest.raises(
-        WriteError, match=r"photos: cannot write \(its lock was not renewed for 15 seconds, and another"
+        WriteError, match=r"photos: cannot write \(its lock was not renewed for 30 seconds, and another"
     ):
         held.left()
 
@@ -209,12 +210,12 @@ def test_who_renewed_it_late_waits_for_the_next_renewal(monkeypatch: pytest.Monk
     monkeypatch.setattr(lease, "_now", lambda: now)
     held = lease._Lease("photos", now)
     monkeypatch.setattr(held._changed, "wait", wait)
-    now = 10.0
-    assert held.left() == 5
-    now = 10.5
-    assert held.left() == 15
-    now = 40.0
-    assert held.left() == 15
+    now = 20.0
+    assert held.left() == 10
+    now = 20.5
+    assert held.left() == 30
+    now = 60.0
+    assert held.left() == 30
     assert waits == [True, False, True]
     held.lose()
     refuses(held)
@@ -225,13 +226,29 @@ def test_who_loses_it_while_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(lease, "_now", lambda: now)
     held = lease._Lease("photos", now)
     monkeypatch.setattr(held._changed, "wait", lambda _: held.lose())
-    now = 20.0
+    now = 40.0
     refuses(held)
+
+
+def test_who_may_not_renew_it_is_told_at_once(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(url: str) -> bytes:
+        raise AccessError("no access")
+
+    held = lease._Lease("photos", lease._now() - 40)
+    monkeypatch.setattr(lease, "read_object", read)
+    end = threading.Event()
+    renewing = threading.Thread(target=lease._renew, args=(URL, "photos", {"owner": "this"}, end, held))
+    renewing.start()
+    begin = time.monotonic()
+    refuses(held)
+    assert time.monotonic() - begin < 30  # FFFS_DEADLINE is 60
+    end.set()
+    renewing.join()
 
 
 def test_who_renews_it_no_more_is_told_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FFFS_DEADLINE", "1")
-    held = lease._Lease("photos", lease._now() - 20)
+    held = lease._Lease("photos", lease._now() - 40)
     refuses(held)
 
 
@@ -248,7 +265,7 @@ def test_only_this_process_is_told_how_long_it_has_the_lock(slow: Slow) -> None:
     slow.answers.set()
     assert lease.seconds_left(URL) == math.inf
     with lease.lease(URL, "photos"):
-        assert 10 < lease.seconds_left(URL) <= 15
+        assert 20 < lease.seconds_left(URL) <= 30
     assert lease.seconds_left(URL) == math.inf
 
 

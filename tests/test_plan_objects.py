@@ -501,9 +501,26 @@ def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_mor
     plan = with_parts(fffs.plan_pack(source, target, 2))
     name = "is_in_place" if moment == "after the look for a manifest" else "names"
     monkeypatch.setattr(plan_objects.PlanObjects, name, late(getattr(plan_objects.PlanObjects, name)))
-    with pytest.raises(WriteError, match="its lock was not renewed for 15 seconds, and another process may have taken"):
+    with pytest.raises(WriteError, match="its lock was not renewed for 30 seconds, and another process may have taken"):
         plan.abort()
     assert {"photos-00000-of-00002.ffr", "photos-00001-of-00002.ffr"} <= keys_in(target)
+
+
+def test_an_interrupt_of_a_removal_keeps_the_lock(
+    cloud: Weed, source: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may carry the request out later, when another driver has committed."""
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    plan = with_parts(fffs.plan_pack(source, target, 2))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(plan_objects, "delete_objects", interrupted)
+        plan.abort()
+    assert ".fffs-plan-driver" in keys_in(target)
+    plan.abort()  # waits for its end
+    assert keys_in(target) == set()
 
 
 @pytest.mark.usefixtures("noticed")

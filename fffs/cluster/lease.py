@@ -18,13 +18,13 @@ from typing import Any, Final
 from fffs.base.machine import boot_id
 from fffs.base.stopping import pause
 from fffs.cluster.cleaning import GRACE
-from fffs.errors import FffsError, WriteError
+from fffs.errors import AccessError, FffsError, WriteError
 from fffs.objects.http_settings import deadline
 from fffs.objects.names import parse_url
 from fffs.objects.small import delete_objects, put_object, read_object
 
 RENEW: Final = 5.0  # seconds
-LIMIT: Final = 15.0
+LIMIT: Final = 30.0
 """Seconds after which an owner that did not renew it has ended. Measured by who wants it, so that no clocks are
 compared."""
 _PAUSE: Final = 1.0
@@ -41,7 +41,8 @@ class _Lease:
         """target: for messages. begin: right before the lock was put."""
         self._target, self._until = target, begin + LIMIT
         self._changed = threading.Condition()
-        self._is_lost, self.is_sure = False, True
+        self._is_lost = self._is_refused = False
+        self.is_sure = True
         self.is_kept = False
         """Whether it is not removed at the end: a request that needs it may still be carried out."""
 
@@ -52,8 +53,14 @@ class _Lease:
         this one came late, the next renewal shows whether somebody did.
         """
         with self._changed:
-            self.is_sure = _now() <= self._until
+            self.is_sure, self._is_refused = _now() <= self._until, False
             self._until = begin + LIMIT
+            self._changed.notify_all()
+
+    def refuse(self) -> None:
+        """Note that the store refuses to renew it."""
+        with self._changed:
+            self._is_refused = True
             self._changed.notify_all()
 
     def lose(self) -> None:
@@ -73,6 +80,8 @@ class _Lease:
                 seconds = self._until - _now()
                 if self.is_sure and seconds >= LIMIT / 3:  # enough for a request
                     return seconds
+                if self._is_refused:
+                    break
                 self._changed.wait(pause(end))
         raise WriteError(
             errno.EAGAIN,
@@ -261,10 +270,10 @@ def _is_ours(content: bytes | None, owner: dict[str, Any]) -> bool:
 
 def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, held: _Lease) -> None:
     """Renew it until the end, and delete it then; or until it is another's."""
-    renewed = 0
-    while not end.wait(RENEW if held.is_sure else 2 * _SETTLE):
+    renewed, begin = 0, _now()
+    while not end.wait(max(begin + RENEW - _now(), 0) if held.is_sure else 2 * _SETTLE):
         renewed += 1
-        with contextlib.suppress(FffsError):  # the next time
+        try:
             now, begin = read_object(url), _now()
             if now is None or not _is_ours(now, owner):
                 held.lose()
@@ -277,6 +286,10 @@ def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, h
                 _log.warning(
                     "%s: its lock was gone and is put again; another process may have written its parts", target
                 )
+        except FffsError as error:  # the next time
+            begin = _now()
+            if isinstance(error, AccessError):
+                held.refuse()
     if held.is_kept:
         with contextlib.suppress(FffsError):
             if _is_ours(read_object(url), owner):  # so that nobody sees that this process has ended

@@ -16,7 +16,7 @@ from typing import Final
 from fffs.base.part_sets import MANIFEST, UNCOUNTED, UNFINISHED
 from fffs.cluster.lease import keep, lease, seconds_left
 from fffs.cluster.plan_place import GONE, RESULTS, STATE, OpenPlace, PlanPlace, part_stem, state_ending
-from fffs.errors import ReadError, UsageError
+from fffs.errors import FffsError, ReadError, UsageError
 from fffs.files.atomic_output import AtomicOutput
 from fffs.objects.client import ListedObject, list_entries
 from fffs.objects.http_settings import deadline
@@ -132,9 +132,12 @@ class _OpenObjects(OpenPlace):
             begin = time.monotonic()
             try:
                 return delete_objects(f"{self._target}/", keys, self._seconds)
-            except ReadError:
+            except BaseException as error:
                 now = time.monotonic()
-                if now > end or now - begin < _REFUSED:
+                is_refused = isinstance(error, FffsError) and now - begin < _REFUSED
+                if not is_refused:  # as an interrupt; the request may still be carried out
+                    self._plan.keep_lock()
+                if is_refused or now > end or not isinstance(error, ReadError):
                     raise
 
     def _seconds(self) -> float:

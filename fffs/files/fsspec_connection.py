@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from fffs.files.fsspec_host import Host, ask
-from fffs.files.fsspec_ranges import Read, cat_file, reader_of
+from fffs.files.fsspec_ranges import Member, Read, cat_file, reader_of
 from fffs.files.fsspec_systems import WEB, protocols_of, require_none
 
 _T = TypeVar("_T")
@@ -106,6 +106,11 @@ class Connection:
             for k, data in zip(failed, repeated, strict=True):
                 found[k] = data
         return found
+
+    def is_damaged(self) -> bool:
+        """Whether its archive has another checksum of the file. The file is read for it, once."""
+        read = self._system().read
+        return isinstance(read, Member) and bool(self.use(read.is_damaged))
 
     def _cat(self, begin: int, end: int) -> Any:
         read, options = self._system().read, self._system().options

@@ -131,7 +131,7 @@ class FsspecCopy(FsspecFile):
         return self._local.read_batch(requests)
 
     def changed(self, stamp: Any) -> int:
-        """0: nothing that is read changes."""
+        """0: nothing that is read changes, and it was read to its end."""
         return 0
 
     @contextlib.contextmanager

@@ -156,7 +156,7 @@ class FsspecFile(File):
     def _explain(self, requests: npt.NDArray[Any]) -> bool:
         """Say of damaged records that the file was replaced, if so. Returns False."""
         damaged = (requests["status"] == -errno.EBADMSG) | (requests["status"] == -errno.ENODATA)
-        if damaged.any() and self.changed(None) == -errno.ESTALE:
+        if damaged.any() and self._replaced() == -errno.ESTALE:
             requests["status"][damaged] = -errno.ESTALE
         return False
 
@@ -181,6 +181,22 @@ class FsspecFile(File):
     # ------------------------------------------------------------ identity and failures
 
     def changed(self, stamp: Any) -> int:
+        """See ``File``. -EIO, too: its file system does not tell it now, or its archive has another checksum of it.
+
+        Formats that have checksums do not ask.
+        """
+        return self._replaced() or self._damaged()
+
+    def _damaged(self) -> int:
+        try:
+            if not self._connection.is_damaged():
+                return 0
+            self._said = "its CRC-32 is not that of the archive; its bytes are damaged"
+        except Exception as error:
+            self._said = f"comparing it with the CRC-32 of the archive: {said_by(error, self._secrets)}"
+        return -errno.EIO
+
+    def _replaced(self) -> int:
         """Ask whether size, times and tags are those of opening. -EIO: its file system does not tell them now."""
         for pause in (*PAUSES, None):
             begin = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,12 +14,13 @@ Read = Callable[[Any, str, int, int, dict[str, str]], Any]
 
 _HEAD: Final = 30  # bytes in front of a member of a zip archive, before its name and an extra field
 _ENCRYPTED: Final = 1
+_PIECE: Final = 1 << 20  # bytes
 
 
 def reader_of(fs: Any) -> Read:
     """Return what reads ranges of one file, of this file system or another one that is made like it."""
     if _is_zip(fs):
-        return _Member()
+        return Member()
     return cat_file if _knows_ranges(fs) else _read_open
 
 
@@ -52,7 +54,7 @@ def _is_zip(fs: Any) -> bool:
     return type(fs).__module__ == "fsspec.implementations.zip" and type(getattr(fs, "zip", None)) is zipfile.ZipFile
 
 
-class _Member:
+class Member:
     """Reads ranges of a member of a zip archive from the archive, if it is not compressed.
 
     Before Python 3.13, zipfile reads all that is in front of a range. For one thread at a time.
@@ -60,19 +62,35 @@ class _Member:
 
     def __init__(self) -> None:
         self._begin: int | None = None  # of the member in the archive
+        self._is_damaged: bool | None = None
 
     def __call__(self, fs: Any, path: str, begin: int, end: int, options: dict[str, str]) -> Any:
-        try:
-            member = fs.zip.getinfo(path.lstrip("/"))
-        except KeyError:  # fsspec says it
-            return cat_file(fs, path, begin, end, options)
-        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+        """See ``Read``."""
+        if (member := _stored(fs, path)) is None:
             return cat_file(fs, path, begin, end, options)
         archive = fs.zip.fp
         if self._begin is None:
             self._begin = _begin_of(archive, member)
         archive.seek(self._begin + begin)
         return archive.read(max(min(end, member.compress_size) - begin, 0))
+
+    def is_damaged(self, fs: Any, path: str) -> bool:
+        """Whether the CRC-32 is not that of the archive. The member is read for it, once. False if it is compressed."""
+        if self._is_damaged is None:
+            member, crc = _stored(fs, path), 0
+            for begin in range(0, member.compress_size if member else 0, _PIECE):
+                crc = zlib.crc32(self(fs, path, begin, begin + _PIECE, {}), crc)
+            self._is_damaged = member is not None and crc != member.CRC
+        return self._is_damaged
+
+
+def _stored(fs: Any, path: str) -> zipfile.ZipInfo | None:
+    """Return a member that is not compressed, or None."""
+    try:
+        member: zipfile.ZipInfo = fs.zip.getinfo(path.lstrip("/"))
+    except KeyError:  # fsspec says it
+        return None
+    return None if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED else member
 
 
 def _begin_of(archive: Any, member: zipfile.ZipInfo) -> int:

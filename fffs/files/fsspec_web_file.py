@@ -13,6 +13,7 @@ from fffs.files.fsspec_info import kind_of, size_of
 
 _FIRST: Final = 256 << 10  # bytes of a request, at least
 _MOST: Final = 8 << 20  # the same, where one request continues the one before
+_WHOLE: Final = 5 << 20  # bytes of an archive that is read with one request
 
 
 class WebFile:
@@ -38,16 +39,25 @@ class WebFile:
         return wanted
 
     def _fetch(self, begin: int, wanted: int) -> None:
-        follows = 0 <= begin - self._begin - len(self._bytes) <= self._ahead
+        """Read what is wanted, and more of what follows. What is there already is not asked for again."""
+        if self.size <= _WHOLE:
+            self._begin, self._bytes = 0, self._ask(0, self.size)
+            return
+        there = self._begin + len(self._bytes)
+        follows = self._begin <= begin <= there + self._ahead
         self._ahead = min(2 * self._ahead, _MOST) if follows else _FIRST
-        end = min(begin + max(wanted, self._ahead), self.size)
+        known = self._bytes[begin - self._begin :] if self._begin <= begin < there else b""
+        end = min(max(begin + wanted, begin + len(known) + self._ahead), self.size)
+        self._begin, self._bytes = begin, known + self._ask(begin + len(known), end)
+
+    def _ask(self, begin: int, end: int) -> bytes:
         [data] = self._connection.cat_ranges([(begin, end)])
         if isinstance(data, Exception):
             raise data
         if not isinstance(data, bytes) or len(data) != end - begin:
             came = f"{len(data)} bytes" if isinstance(data, bytes) else kind_of(data)
             raise OSError(f"its server sent {came} for a range of {end - begin}")
-        self._begin, self._bytes = begin, data
+        return data
 
     def stream(self) -> io.RawIOBase:
         """Return a file object, which keeps this one alive."""

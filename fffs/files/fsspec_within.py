@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fffs.files.fsspec_chains import Level, within
 from fffs.files.fsspec_copy import FsspecCopy
@@ -22,7 +21,7 @@ class FsspecWithin(FsspecFile):
             self.close()
             raise
 
-    def changed(self, stamp: Any) -> int:
+    def _replaced(self) -> int:
         """0: nothing that is read changes."""
         return 0
 
