@@ -190,6 +190,8 @@ def test_a_damaged_file_without_checksums_in_a_zip_archive(method: int, copied: 
             for read in (lambda: reader.read([8, 7]), lambda: reader.read_one(0)):
                 with pytest.raises(ReadError, match="its CRC-32 is not that of the archive; its bytes are damaged"):
                     read()
+            [(_, failure)] = reader._store.verify(np.arange(9))
+            assert "its bytes are damaged" in str(failure)
 
 
 def test_a_zip_archive_without_the_header_of_a_member(records_file: bytes) -> None:

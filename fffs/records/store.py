@@ -16,7 +16,7 @@ import numpy as np
 from fffs.base.cache_settings import listed_once
 from fffs.base.numbers import Indices, Int64Array, as_number, distinct, resolve
 from fffs.base.shared_files import Shared
-from fffs.errors import ReadError, RecordIndexError, UsageError
+from fffs.errors import FffsError, ReadError, RecordIndexError, UsageError
 from fffs.files.file import UInt8Array
 from fffs.files.pwrite import Writable
 from fffs.native import engine, ffi, lib
@@ -285,6 +285,15 @@ class RecordStore(Shared):
             if status := self.files[k].changed():
                 raise self._index.failure(self._index.first_record(k), status)
 
+    def _changed(self, numbers: Int64Array) -> list[tuple[int, Exception]]:
+        """Return the failure of what ``_refuse_changed`` refuses."""
+        try:
+            if len(numbers) and self._unchecked:
+                self._refuse_changed(numbers)
+        except FffsError as error:
+            return [(int(numbers[0]), error)]
+        return []
+
     def read_one(self, record: int) -> UInt8Array:
         """Read one record: a 1-D writable uint8 array with memory of its own. Raises as ``read``."""
         # The whole call takes a few microseconds: each call and each attribute counts.
@@ -326,7 +335,7 @@ class RecordStore(Shared):
             policy = replace(self.policy, check=True)
             requests = self._batches.requests(numbers, index.ends[numbers] - index.starts[numbers], policy)
             if not len(numbers) or self._batches.read(requests, numbers):
-                return failures
+                return failures + self._changed(numbers)
         bad = np.flatnonzero(requests["status"]).tolist()
         return failures + [(int(numbers[i]), self._failure_of(int(numbers[i]), requests[i])) for i in bad]
 
