@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from builders import MAGIC, MIB, Pack, dictionary, number, record_file, split_records, stretched, text, whole
 from golden_files import GOLDEN
-from inside import BadRecord, load_records, load_source, native, verify
+from inside import BadRecord, keep_checksums, load_records, load_source, native, verify
 
 import fffs
+from fffs.errors import SourceChangedError
 
 
 def check(*paths: Path) -> list[BadRecord]:
@@ -69,6 +70,26 @@ def test_every_damaged_record_is_named(pack: Path) -> None:
     for record in (0, 1, 2):
         damage(pack, start(pack, record))
     assert [(bad.number, bad.name) for bad in check(pack)] == [(0, "a"), (1, "big"), (2, "sub/one")]
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_file_that_changes_meanwhile_hides_no_damage_of_others(tmp_path: Path, is_damaged: bool) -> None:
+    for name in ("a.bag", "b.bag"):
+        with fffs.granular.BagWriter(tmp_path / name) as bag:
+            bag.append(b"record")
+    keep_checksums(str(tmp_path / "a.bag"), "bag")
+    if is_damaged:
+        times = (tmp_path / "a.bag").stat()
+        damage(tmp_path / "a.bag", 2)
+        os.utime(tmp_path / "a.bag", ns=(times.st_atime_ns, times.st_mtime_ns))
+    with load_source([tmp_path / "a.bag", tmp_path / "b.bag"]) as source:
+        touch = lambda done, total: os.utime(tmp_path / "b.bag", (0, done))  # noqa: E731
+        if is_damaged:
+            [bad] = verify(source, touch)
+            assert (bad.source, bad.record) == (str(tmp_path / "a.bag"), 0)
+        else:
+            with pytest.raises(SourceChangedError, match=r"b\.bag: "):
+                verify(source, touch)
 
 
 def test_a_wrong_checksum_of_a_record_without_bytes_is_found(pack: Path) -> None:

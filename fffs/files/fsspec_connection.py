@@ -37,6 +37,7 @@ class Connection:
     def __init__(self, find: Find, archive: Connection | None = None) -> None:
         """find: called once in each process."""
         self._find, self.archive = find, archive
+        self._is_damaged: bool | None = None
         self._systems: dict[int, _System] = {}  # by process: those of a parent are kept, not closed, in its children
 
     def close(self) -> None:
@@ -109,8 +110,10 @@ class Connection:
 
     def is_damaged(self) -> bool:
         """Whether its archive has another checksum of the file. The file is read for it, once."""
-        read = self._system().read
-        return isinstance(read, Member) and bool(self.use(read.is_damaged))
+        if self._is_damaged is None:  # children of fork know it, too
+            read = self._system().read
+            self._is_damaged = isinstance(read, Member) and bool(self.use(read.is_damaged))
+        return self._is_damaged
 
     def _cat(self, begin: int, end: int) -> Any:
         read, options = self._system().read, self._system().options

@@ -62,7 +62,6 @@ class Member:
 
     def __init__(self) -> None:
         self._begin: int | None = None  # of the member in the archive
-        self._is_damaged: bool | None = None
 
     def __call__(self, fs: Any, path: str, begin: int, end: int, options: dict[str, str]) -> Any:
         """See ``Read``."""
@@ -75,13 +74,11 @@ class Member:
         return archive.read(max(min(end, member.compress_size) - begin, 0))
 
     def is_damaged(self, fs: Any, path: str) -> bool:
-        """Whether the CRC-32 is not that of the archive. The member is read for it, once. False if it is compressed."""
-        if self._is_damaged is None:
-            member, crc = _stored(fs, path), 0
-            for begin in range(0, member.compress_size if member else 0, _PIECE):
-                crc = zlib.crc32(self(fs, path, begin, begin + _PIECE, {}), crc)
-            self._is_damaged = member is not None and crc != member.CRC
-        return self._is_damaged
+        """Read the member, and return whether its CRC-32 is not that of the archive. False if it is compressed."""
+        member, crc = _stored(fs, path), 0
+        for begin in range(0, member.compress_size if member else 0, _PIECE):
+            crc = zlib.crc32(self(fs, path, begin, begin + _PIECE, {}), crc)
+        return member is not None and crc != member.CRC
 
 
 def _stored(fs: Any, path: str) -> zipfile.ZipInfo | None:

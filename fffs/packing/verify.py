@@ -11,7 +11,7 @@ import numpy as np
 
 from fffs.base.jobs import Progress
 from fffs.base.numbers import divide
-from fffs.errors import ChecksumError, ReadError, TruncatedError
+from fffs.errors import ChecksumError, ReadError, SourceChangedError, TruncatedError
 from fffs.files.file import UInt8Array
 from fffs.layouts.packed import load as load_packed
 from fffs.layouts.view import TreeView
@@ -38,7 +38,8 @@ class BadRecord:
 
 
 def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord]:
-    """Read every record of a source, in bounded memory, and return the bad ones. Raises ReadError if a store fails.
+    """Read every record of a source, in bounded memory, and return the bad ones. Raises ReadError if a store fails, and
+    SourceChangedError if a file was replaced and no record is bad.
 
     For packed folders, also check that ffrecord and fffs see the same tree, and that block checksums match records'.
     """
@@ -51,7 +52,11 @@ def verify(source: TreeView, progress: Progress | None = None) -> list[BadRecord
         if progress:
             progress(done, total)
     names = _names(source, {number for number, _ in failures})
-    bad = [_describe(source, number, names.get(number), error) for number, error in failures]
+    changed = [error for _, error in failures if isinstance(error, SourceChangedError)]
+    found = ((number, error) for number, error in failures if not isinstance(error, SourceChangedError))
+    bad = [_describe(source, number, names.get(number), error) for number, error in found]
+    if changed and not bad:  # else, what is damaged is of more use
+        raise changed[0]
     numbers_of_bad = {entry.number for entry in bad}
     for k, file in enumerate(source.store.files):
         if (
