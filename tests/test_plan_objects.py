@@ -470,8 +470,8 @@ def test_a_manifest_that_comes_while_a_plan_is_removed(
     assert files_in_pack(f"{target}/") == on_disk(source)
 
 
-def take(cloud: Weed, target: str) -> None:
-    """Take the lock of a driver that was suspended for long, and notice it soon."""
+def lose_lock(cloud: Weed, target: str) -> None:
+    """Have another driver take the lock, as of one that was suspended for long, which then notices it soon."""
     url = f"{target}/.fffs-plan-driver"
     cloud.put(cloud.bucket, parse_url(url).key, b'{"owner": "another"}')
     lease._held[url]._until = 0.0
@@ -493,7 +493,7 @@ def test_a_driver_that_lost_its_lock_while_it_removes_a_plan_deletes_nothing_mor
     def late(method: Any) -> Any:
         def asked(*arguments: Any) -> Any:
             found = method(*arguments)
-            take(cloud, target)
+            lose_lock(cloud, target)
             return found
 
         return asked
@@ -530,7 +530,7 @@ def test_a_driver_that_lost_its_lock_makes_no_plan(
     """Its tasks would replace the parts that another one has committed."""
 
     def make(place: Any) -> None:
-        take(cloud, target)
+        lose_lock(cloud, target)
 
     monkeypatch.setattr(plan_objects._OpenObjects, "make", make)
     with pytest.raises(WriteError, match="its lock was not renewed"):

@@ -275,11 +275,11 @@ def _renew(url: str, target: str, owner: dict[str, Any], end: threading.Event, h
         renewed += 1
         try:
             now, begin = read_object(url), _now()
-            if now is None or not _is_ours(now, owner):
+            if not _is_ours(now, owner):
                 held.lose()
-            if now is not None and not _is_ours(now, owner):
-                _log.warning("%s: another process took its lock%s and writes its parts, too", target, _who(now))
-                return
+                if now is not None:
+                    _log.warning("%s: another process took its lock%s and writes its parts, too", target, _who(now))
+                    return
             put_object(url, _content(owner, renewed), new=now is None)
             held.renew(begin)
             if now is None:
